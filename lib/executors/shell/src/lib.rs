@@ -1,0 +1,1 @@
+//! executors/shell
