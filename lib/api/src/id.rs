@@ -125,7 +125,11 @@ impl ScopeId {
 impl FromStr for ScopeId {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if is_name(text) { Ok(Self(text.into())) } else { Err("expected a scope name: a lower-case letter, then letters, digits, - or _") }
+        if is_name(text) {
+            Ok(Self(text.into()))
+        } else {
+            Err("expected a scope name: a lower-case letter, then letters, digits, - or _")
+        }
     }
 }
 

@@ -15,7 +15,5 @@ pub mod toolbelt;
 pub mod views;
 
 pub use error::{ApiError, Code, Retry};
-pub use id::{
-    ArtifactId, AttemptId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId, WorkId,
-};
+pub use id::{ArtifactId, AttemptId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId, WorkId};
 pub use time::UnixMicros;

@@ -90,9 +90,11 @@ impl Places {
 /// Sixteen hex digits that tell paths apart: FNV-1a, 64 bits. Not a secret and not a proof.
 fn short_key(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
-    let hash = path.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     format!("{hash:016x}")
 }
 
@@ -101,11 +103,7 @@ mod tests {
     use super::*;
 
     fn env() -> Environment {
-        Environment {
-            home: Some("/home/u".into()),
-            xdg_state_home: None,
-            xdg_runtime_dir: Some("/run/user/7".into()),
-        }
+        Environment { home: Some("/home/u".into()), xdg_state_home: None, xdg_runtime_dir: Some("/run/user/7".into()) }
     }
 
     #[test]

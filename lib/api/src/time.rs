@@ -111,7 +111,13 @@ mod tests {
 
     #[test]
     fn a_date_that_does_not_exist_is_refused() {
-        for text in ["2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01", "2026-1-01T00:00:00Z"] {
+        for text in [
+            "2026-02-29T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01T24:00:00Z",
+            "2026-01-01",
+            "2026-1-01T00:00:00Z",
+        ] {
             assert!(text.parse::<UnixMicros>().is_err(), "{text}");
         }
     }

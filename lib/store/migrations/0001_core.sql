@@ -1,0 +1,250 @@
+-- Coordination truth. Times are microseconds: `*_at_us` wall clock UTC, `*_boot_us` since boot (leases, expiry).
+
+CREATE TABLE generation (
+    number          INTEGER PRIMARY KEY,
+    config_hash     TEXT    NOT NULL,
+    snapshot        TEXT    NOT NULL,      -- redacted, normalized; the bytes are in private/generations/
+    published_at_us INTEGER NOT NULL,
+    published_by    TEXT    NOT NULL
+) STRICT;
+
+CREATE TABLE scope (
+    id            TEXT    PRIMARY KEY,
+    enabled       INTEGER NOT NULL CHECK (enabled IN (0, 1)),
+    generation    INTEGER NOT NULL REFERENCES generation (number),
+    created_at_us INTEGER NOT NULL,
+    updated_at_us INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event (
+    seq             INTEGER PRIMARY KEY,   -- the acceptance sequence; rows are never deleted
+    id              TEXT    NOT NULL UNIQUE,
+    scope_id        TEXT    NOT NULL,
+    type            TEXT    NOT NULL,
+    source          TEXT    NOT NULL,
+    delivery_id     TEXT    NOT NULL,      -- unique in its source
+    request_digest  BLOB    NOT NULL,      -- what the deliverer asked for: the same delivery with another body is a conflict
+    correlation_key TEXT,
+    work_id         TEXT,                  -- the Work that emitted it, or that it is about
+    execution_id    TEXT,
+    cause_id        TEXT,
+    root_id         TEXT    NOT NULL,
+    depth           INTEGER NOT NULL CHECK (depth >= 0),
+    actor           TEXT,
+    schema          TEXT,
+    data            TEXT    NOT NULL,
+    accepted_at_us  INTEGER NOT NULL,
+    route           TEXT CHECK (route IN ('start', 'queue', 'inject', 'interrupt', 'wake', 'drop', 'unmatched'))
+) STRICT;
+CREATE UNIQUE INDEX event_delivery ON event (source, delivery_id);
+CREATE INDEX event_root ON event (root_id, seq);
+CREATE INDEX event_scope ON event (scope_id, seq);
+CREATE INDEX event_work ON event (work_id, seq) WHERE work_id IS NOT NULL;
+CREATE INDEX event_key ON event (correlation_key, seq) WHERE correlation_key IS NOT NULL;
+CREATE INDEX event_unrouted ON event (seq) WHERE route IS NULL;
+
+-- Bounds of one causal chain, pinned by the first Event that follows from its root (T08).
+CREATE TABLE causal_root (
+    root_id       TEXT    PRIMARY KEY,
+    depth_max     INTEGER NOT NULL,
+    per_minute    INTEGER NOT NULL,
+    minute        INTEGER NOT NULL,        -- whole minutes of boot time
+    minute_count  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE work (
+    id               TEXT    PRIMARY KEY,
+    scope_id         TEXT    NOT NULL,
+    binding          TEXT    NOT NULL,
+    title            TEXT,
+    state            TEXT    NOT NULL CHECK (state IN ('ready', 'running', 'waiting', 'blocked', 'succeeded', 'failed', 'cancelled')),
+    blocked_reason   TEXT CHECK ((state = 'blocked') = (blocked_reason IS NOT NULL)),
+    parent_work_id   TEXT,
+    created_event_id TEXT    NOT NULL,
+    epoch            INTEGER NOT NULL DEFAULT 0,
+    attempts         INTEGER NOT NULL DEFAULT 0,
+    failures         INTEGER NOT NULL DEFAULT 0,
+    ready_at_us      INTEGER NOT NULL,     -- not before
+    created_at_us    INTEGER NOT NULL,
+    updated_at_us    INTEGER NOT NULL,
+    finished_at_us   INTEGER CHECK ((state IN ('succeeded', 'failed', 'cancelled')) = (finished_at_us IS NOT NULL)),
+    outcome          TEXT,
+    revision         INTEGER NOT NULL DEFAULT 1
+) STRICT;
+CREATE INDEX work_ready ON work (scope_id, ready_at_us, id) WHERE state = 'ready';
+CREATE INDEX work_due ON work (ready_at_us) WHERE state = 'ready';
+CREATE INDEX work_created ON work (created_at_us, id);
+CREATE INDEX work_scope ON work (scope_id, created_at_us, id);
+CREATE INDEX work_state ON work (state, created_at_us, id);
+CREATE INDEX work_parent ON work (parent_work_id) WHERE parent_work_id IS NOT NULL;
+
+-- How many Works each state holds, so that health costs the same at any size.
+CREATE TABLE work_count (
+    scope_id TEXT    NOT NULL,
+    state    TEXT    NOT NULL,
+    n        INTEGER NOT NULL,
+    PRIMARY KEY (scope_id, state)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER work_count_insert AFTER INSERT ON work BEGIN
+    INSERT INTO work_count (scope_id, state, n) VALUES (new.scope_id, new.state, 1)
+        ON CONFLICT (scope_id, state) DO UPDATE SET n = n + 1;
+END;
+CREATE TRIGGER work_count_update AFTER UPDATE OF state ON work WHEN old.state <> new.state BEGIN
+    UPDATE work_count SET n = n - 1 WHERE scope_id = old.scope_id AND state = old.state;
+    INSERT INTO work_count (scope_id, state, n) VALUES (new.scope_id, new.state, 1)
+        ON CONFLICT (scope_id, state) DO UPDATE SET n = n + 1;
+END;
+
+-- A correlation key belongs to at most one Work that has not ended.
+CREATE TABLE work_key (
+    scope_id TEXT    NOT NULL,
+    key      TEXT    NOT NULL,
+    work_id  TEXT    NOT NULL REFERENCES work (id),
+    active   INTEGER NOT NULL CHECK (active IN (0, 1)),
+    PRIMARY KEY (work_id, key)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX work_key_owner ON work_key (scope_id, key) WHERE active = 1;
+
+-- Events that are input of a Work. `queued`: for the next segment. `delivered`: a segment may see it. `acknowledged`: a segment that was told of it has ended.
+CREATE TABLE work_input (
+    work_id      TEXT    NOT NULL REFERENCES work (id),
+    seq          INTEGER NOT NULL REFERENCES event (seq),
+    state        TEXT    NOT NULL CHECK (state IN ('queued', 'delivered', 'acknowledged')),
+    execution_id TEXT,
+    PRIMARY KEY (work_id, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE execution (
+    id               TEXT    PRIMARY KEY,
+    work_id          TEXT    NOT NULL REFERENCES work (id),
+    scope_id         TEXT    NOT NULL,
+    binding          TEXT    NOT NULL,
+    generation       INTEGER NOT NULL,
+    attempt          INTEGER NOT NULL,     -- ordinal in its Work, from 1
+    epoch            INTEGER NOT NULL,     -- lease epoch; grows at every claim, recovery and resume
+    segment          INTEGER NOT NULL,     -- ordinal of the running segment, from 1
+    state            TEXT    NOT NULL CHECK (state IN ('claimed', 'running', 'parked', 'succeeded', 'failed', 'cancelled', 'timed_out', 'lost', 'orphaned')),
+    owner            TEXT,                 -- the scheduler instance that holds the lease
+    lease_boot_id    TEXT,
+    lease_boot_us    INTEGER,              -- exclusive end of the lease
+    deadline_boot_us INTEGER,              -- of the running segment, in the boot of the lease
+    deadline_at_us   INTEGER,              -- the same for people
+    acknowledged     INTEGER NOT NULL DEFAULT 0, -- sequence of the newest input the segment was told of
+    cause_event_id   TEXT    NOT NULL,     -- what its emissions follow from
+    attempt_id       TEXT,                 -- kernel attempt of the segment
+    stop_reason      TEXT CHECK (stop_reason IN ('operator_cancelled', 'work_cancelled', 'interrupted', 'deadline_exceeded')),
+    code             TEXT,
+    message          TEXT,
+    usage            TEXT,
+    created_at_us    INTEGER NOT NULL,
+    started_at_us    INTEGER,
+    finished_at_us   INTEGER CHECK ((state IN ('claimed', 'running', 'parked', 'orphaned')) = (finished_at_us IS NULL)),
+    revision         INTEGER NOT NULL DEFAULT 1
+) STRICT;
+CREATE INDEX execution_live ON execution (scope_id, id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
+CREATE INDEX execution_work ON execution (work_id, created_at_us);
+CREATE INDEX execution_created ON execution (created_at_us, id);
+-- At most one live execution of a Work: nothing physical happens twice.
+CREATE UNIQUE INDEX execution_single ON execution (work_id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
+
+CREATE TABLE token (
+    digest          BLOB    PRIMARY KEY CHECK (length(digest) = 32), -- the plaintext is not kept: T01
+    id              TEXT    NOT NULL UNIQUE,
+    execution_id    TEXT    NOT NULL REFERENCES execution (id),
+    work_id         TEXT    NOT NULL,
+    scope_id        TEXT    NOT NULL,
+    epoch           INTEGER NOT NULL,
+    owner           TEXT    NOT NULL,
+    binding         TEXT    NOT NULL,
+    generation      INTEGER NOT NULL,
+    grants          TEXT    NOT NULL,
+    boot_id         TEXT    NOT NULL,
+    expires_boot_us INTEGER NOT NULL,      -- exclusive
+    issued_at_us    INTEGER NOT NULL,
+    expires_at_us   INTEGER NOT NULL,
+    revoked_at_us   INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX token_execution ON token (execution_id, epoch);
+CREATE INDEX token_ended ON token (coalesce(revoked_at_us, expires_at_us));
+
+-- What a segment declared; written once per epoch, applied by the scheduler when the segment has ended (T11).
+CREATE TABLE declaration (
+    execution_id   TEXT    NOT NULL REFERENCES execution (id),
+    epoch          INTEGER NOT NULL,
+    kind           TEXT    NOT NULL CHECK (kind IN ('wait', 'outcome')),
+    body           TEXT    NOT NULL,
+    declared_at_us INTEGER NOT NULL,
+    applied_at_us  INTEGER,
+    PRIMARY KEY (execution_id, epoch)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE wait (
+    id             TEXT    PRIMARY KEY,
+    work_id        TEXT    NOT NULL REFERENCES work (id),
+    execution_id   TEXT    NOT NULL REFERENCES execution (id),
+    scope_id       TEXT    NOT NULL,
+    mode           TEXT    NOT NULL CHECK (mode IN ('any', 'all')),
+    state          TEXT    NOT NULL CHECK (state IN ('pending', 'matched', 'timed_out', 'woken', 'cancelled')),
+    watermark      INTEGER NOT NULL,
+    timeout_at_us  INTEGER,
+    unmatched      INTEGER NOT NULL,
+    created_at_us  INTEGER NOT NULL,
+    finished_at_us INTEGER CHECK ((state = 'pending') = (finished_at_us IS NULL))
+) STRICT;
+CREATE INDEX wait_work ON wait (work_id, created_at_us);
+CREATE INDEX wait_created ON wait (created_at_us, id);
+CREATE INDEX wait_due ON wait (timeout_at_us) WHERE state = 'pending' AND timeout_at_us IS NOT NULL;
+
+CREATE TABLE wait_predicate (
+    wait_id         TEXT    NOT NULL REFERENCES wait (id),
+    position        INTEGER NOT NULL,
+    scope_id        TEXT    NOT NULL,
+    type            TEXT    NOT NULL,
+    subject         TEXT    NOT NULL,      -- what an Event is looked up by: work:…, key:…, own:… (the Work's keys), source:…
+    correlation_key TEXT,
+    work_id         TEXT,
+    source          TEXT,
+    data            TEXT    NOT NULL,
+    open            INTEGER NOT NULL CHECK (open IN (0, 1)),
+    matched_seq     INTEGER REFERENCES event (seq),
+    PRIMARY KEY (wait_id, position)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX wait_predicate_open ON wait_predicate (scope_id, type, subject) WHERE open = 1;
+
+CREATE TABLE replay (
+    execution_id   TEXT    NOT NULL,
+    operation      TEXT    NOT NULL,
+    request_id     TEXT    NOT NULL,
+    request_digest BLOB    NOT NULL,
+    output         TEXT    NOT NULL,
+    created_at_us  INTEGER NOT NULL,
+    PRIMARY KEY (execution_id, operation, request_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replay_created ON replay (created_at_us);
+
+CREATE TABLE artifact (
+    id            TEXT    PRIMARY KEY,
+    execution_id  TEXT    NOT NULL REFERENCES execution (id),
+    work_id       TEXT    NOT NULL,
+    scope_id      TEXT    NOT NULL,
+    segment       INTEGER NOT NULL,
+    name          TEXT    NOT NULL,
+    media_type    TEXT    NOT NULL,
+    digest        TEXT    NOT NULL,
+    bytes         INTEGER NOT NULL,
+    dropped_bytes INTEGER NOT NULL,
+    created_at_us INTEGER NOT NULL,
+    UNIQUE (execution_id, segment, name)
+) STRICT;
+CREATE INDEX artifact_created ON artifact (created_at_us, id);
+CREATE INDEX artifact_work ON artifact (work_id, created_at_us);
+
+CREATE TABLE operator (
+    id              TEXT    PRIMARY KEY,
+    name            TEXT    NOT NULL,
+    role            TEXT    NOT NULL CHECK (role IN ('view', 'operate', 'admin')),
+    digest          BLOB    NOT NULL UNIQUE CHECK (length(digest) = 32),
+    created_at_us   INTEGER NOT NULL,
+    revoked_at_us   INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX operator_active ON operator (name) WHERE revoked_at_us IS NULL;

@@ -1,0 +1,1 @@
+-- The commitment kernel's registry.

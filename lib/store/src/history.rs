@@ -1,0 +1,142 @@
+//! `history.db`: what was observed, kept apart so that observing never slows or blocks committing.
+//!
+//! Records are gathered in memory and written together; a crash may lose the newest of them, which is the price of
+//! a call that does not wait for its own record. Nothing here is ever read to decide anything.
+
+use conduit_api::UnixMicros;
+use rusqlite::{Connection, named_params};
+
+use crate::error::{Result, doing};
+use crate::lock::StateLock;
+use crate::state::StateDir;
+use crate::{migrate, open};
+
+/// Records that are gathered before they are written, at most.
+pub const PENDING_MAX: usize = 256;
+/// Records that are kept; the oldest go first.
+pub const RECORDS_MAX: i64 = 200_000;
+
+/// One toolbelt call, as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolbeltRecord {
+    pub at: UnixMicros,
+    /// Whether the call was carried out: `toolbelt.called`, or else `toolbelt.rejected`.
+    pub called: bool,
+    pub execution_id: Option<String>,
+    pub work_id: Option<String>,
+    pub scope_id: Option<String>,
+    pub operation: String,
+    pub request_id: Option<String>,
+    /// `ok`, or the code of the refusal.
+    pub result: String,
+    /// Which check refused, in the words of the decision; never shown to the caller.
+    pub rule: Option<&'static str>,
+    pub generation: Option<i64>,
+}
+
+/// The history of one process, and what it has not written yet.
+#[derive(Debug)]
+pub struct History {
+    conn: Connection,
+    pending: Vec<ToolbeltRecord>,
+}
+
+const RECORD: &str = "
+    INSERT INTO toolbelt_record (at_us, kind, execution_id, work_id, scope_id, operation, request_id, result, rule, generation)
+    VALUES (:at, :kind, :execution, :work, :scope, :operation, :request, :result, :rule, :generation)";
+const PRUNE: &str = "DELETE FROM toolbelt_record WHERE id <= (SELECT max(id) FROM toolbelt_record) - :keep";
+
+impl History {
+    pub fn open(state: &StateDir) -> Result<Self> {
+        let mut conn = open::open(&state.history_file(), "NORMAL")?;
+        if migrate::version(&conn, migrate::HISTORY)? < migrate::HISTORY.len() {
+            let _alone = StateLock::shared(state)?; // the step's own transaction excludes other writers
+            migrate::migrate(&mut conn, migrate::HISTORY)?;
+        }
+        Ok(Self { conn, pending: Vec::new() })
+    }
+
+    /// Remembers a call; writes when [`PENDING_MAX`] have gathered.
+    pub fn note(&mut self, record: ToolbeltRecord) -> Result<()> {
+        self.pending.push(record);
+        if self.pending.len() >= PENDING_MAX { self.flush() } else { Ok(()) }
+    }
+
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Writes what has gathered. On an error what was gathered is dropped: history is bounded before it is complete.
+    pub fn flush(&mut self) -> Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let tx = self
+            .conn
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+            .map_err(doing("writing history"))?;
+        {
+            let mut insert = tx.prepare_cached(RECORD).map_err(doing("writing history"))?;
+            for record in &pending {
+                let kind = if record.called { "toolbelt.called" } else { "toolbelt.rejected" };
+                insert
+                    .execute(named_params! {
+                        ":at": record.at.0, ":kind": kind, ":execution": record.execution_id, ":work": record.work_id,
+                        ":scope": record.scope_id, ":operation": record.operation, ":request": record.request_id,
+                        ":result": record.result, ":rule": record.rule, ":generation": record.generation,
+                    })
+                    .map_err(doing("writing history"))?;
+            }
+            tx.prepare_cached(PRUNE)
+                .and_then(|mut s| s.execute(named_params! { ":keep": RECORDS_MAX }))
+                .map_err(doing("pruning history"))?;
+        }
+        tx.commit().map_err(doing("writing history"))
+    }
+
+    /// The newest records of one execution, newest first; for `explain` and for tests.
+    pub fn of_execution(&self, execution: &str, records_max: usize) -> Result<Vec<(String, String, String)>> {
+        const SELECT: &str = "
+            SELECT kind, operation, result FROM toolbelt_record WHERE execution_id = :execution ORDER BY id DESC LIMIT :limit";
+        let mut statement = self.conn.prepare_cached(SELECT).map_err(doing("reading history"))?;
+        let limit = i64::try_from(records_max).unwrap_or(i64::MAX);
+        let rows = statement
+            .query_map(named_params! { ":execution": execution, ":limit": limit }, |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .map_err(doing("reading history"))?;
+        rows.collect::<rusqlite::Result<_>>().map_err(doing("reading history"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_written_together_and_read_back_newest_first() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let mut history = History::open(&state).unwrap();
+        let record = |operation: &str, called| ToolbeltRecord {
+            at: UnixMicros(1),
+            called,
+            execution_id: Some("exe".into()),
+            work_id: None,
+            scope_id: None,
+            operation: operation.into(),
+            request_id: None,
+            result: if called { "ok" } else { "forbidden" }.into(),
+            rule: None,
+            generation: None,
+        };
+        history.note(record("emit", true)).unwrap();
+        history.note(record("wait", false)).unwrap();
+        assert!(history.of_execution("exe", 10).unwrap().is_empty());
+        history.flush().unwrap();
+        let read = History::open(&state).unwrap().of_execution("exe", 10).unwrap();
+        assert_eq!(read[0], ("toolbelt.rejected".into(), "wait".into(), "forbidden".into()));
+        assert_eq!(read[1], ("toolbelt.called".into(), "emit".into(), "ok".into()));
+    }
+}

@@ -1,0 +1,53 @@
+//! Opening a database file the same way everywhere.
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::{Error, Result, doing};
+
+/// How many times a busy writer is asked again before `store_busy`; with the pauses below about ten seconds.
+const BUSY_TRIES_MAX: i32 = 5_100;
+/// Statements that one connection keeps prepared.
+const STATEMENTS_MAX: usize = 128;
+
+/// Waits a little for the writer that holds the lock: SQLite's own handler sleeps whole milliseconds, a commit takes less.
+fn busy(tries: i32) -> bool {
+    let pause = match tries {
+        0..20 => Duration::from_micros(50),
+        20..100 => Duration::from_micros(200),
+        _ => Duration::from_millis(2),
+    };
+    std::thread::sleep(pause);
+    tries < BUSY_TRIES_MAX
+}
+
+/// Opens `path`, owner-only from its first moment, with WAL, foreign keys, and `synchronous` as given (`FULL`, `NORMAL`).
+pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
+    let created = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
+    if let Err(source) = created
+        && source.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(Error::StateUnavailable { path: path.to_owned(), doing: "making the store", source });
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
+    let mut conn = Connection::open_with_flags(path, flags).map_err(doing("opening the store"))?;
+    conn.busy_handler(Some(busy)).map_err(doing("setting up the store"))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    let mode: String = conn
+        .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+        .map_err(doing("choosing the journal"))?;
+    if mode != "wal" {
+        return Err(Error::StateUnavailable {
+            path: path.to_owned(),
+            doing: "choosing the journal",
+            source: std::io::Error::other("the file system does not support a write-ahead log"),
+        });
+    }
+    conn.pragma_update(None, "synchronous", synchronous).map_err(doing("setting up the store"))?;
+    conn.pragma_update(None, "foreign_keys", true).map_err(doing("setting up the store"))?;
+    conn.pragma_update(None, "cache_size", -2048).map_err(doing("setting up the store"))?;
+    Ok(conn)
+}

@@ -1,0 +1,271 @@
+//! Transactions whose type says what they allow.
+
+use std::ops::Deref;
+
+use rusqlite::{Connection, Params, Row, TransactionBehavior};
+
+use crate::clock::Now;
+use crate::error::{Error, Result, doing};
+use crate::failpoint;
+use crate::lease::{self, Demand, Fence};
+use crate::lock::StateLock;
+use crate::state::StateDir;
+use crate::{migrate, open};
+
+/// One connection to `store.db`. Every process keeps one; SQLite admits one writer at a time among them all.
+#[derive(Debug)]
+pub struct Store {
+    conn: Connection,
+    _lock: StateLock,
+}
+
+impl Store {
+    /// Opens the store of `state`, creating and migrating it where needed (under the exclusive state lock).
+    ///
+    /// Errors: `store_newer`, `store_unreadable`, `state_locked`, `state_unavailable`, `storage_full`.
+    pub fn open(state: &StateDir) -> Result<Self> {
+        let path = state.store_file();
+        let lock = StateLock::shared(state)?;
+        if path.exists() {
+            let conn = open::open(&path, "FULL")?;
+            if migrate::version(&conn, migrate::STORE)? == migrate::STORE.len() {
+                return Ok(Self { conn, _lock: lock });
+            }
+        }
+        drop(lock);
+        let alone = StateLock::exclusive(state)?;
+        migrate::migrate(&mut open::open(&path, "FULL")?, migrate::STORE)?;
+        drop(alone);
+        let lock = StateLock::shared(state)?;
+        Ok(Self { conn: open::open(&path, "FULL")?, _lock: lock })
+    }
+
+    /// Runs `look` on one consistent view; nothing can be changed.
+    pub fn read<T, E: From<Error>>(&mut self, look: impl FnOnce(&Read<'_>) -> Result<T, E>) -> Result<T, E> {
+        let tx =
+            self.conn.transaction_with_behavior(TransactionBehavior::Deferred).map_err(doing("beginning to read"))?;
+        look(&Read { conn: &tx })
+        // Dropping rolls back, which for a reader is how to end.
+    }
+
+    /// Runs `change` as a trusted host process and commits it; an error leaves nothing behind.
+    pub fn write<T, E: From<Error>>(&mut self, change: impl FnOnce(&Write<'_>) -> Result<T, E>) -> Result<T, E> {
+        let tx =
+            self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(doing("beginning to write"))?;
+        let done = change(&Write { read: Read { conn: &tx } })?;
+        failpoint!("store.before_commit");
+        tx.commit().map_err(doing("committing"))?;
+        failpoint!("store.after_commit");
+        Ok(done)
+    }
+
+    /// Runs `change` and commits it, provided that `demand` holds for `fence` at `now` (T05).
+    ///
+    /// SQLite admits one writer at a time, whatever the process, so what the guard reads cannot change before the
+    /// commit. If it does not hold, nothing is written. Errors: `authority_released`, `forbidden`, and `change`'s own.
+    pub fn fenced<T, E: From<Error>>(
+        &mut self,
+        fence: &Fence,
+        demand: &Demand,
+        now: Now,
+        change: impl FnOnce(&Fenced<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.write(|tx| {
+            lease::guard(tx, fence, demand, now)?;
+            change(&Fenced { write: tx, held: fence, now })
+        })
+    }
+
+    /// Like [`Store::fenced`] for a call that only looks: the guard and the look see the same view.
+    pub fn fenced_read<T, E: From<Error>>(
+        &mut self,
+        fence: &Fence,
+        demand: &Demand,
+        now: Now,
+        look: impl FnOnce(&Read<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.read(|tx| {
+            lease::guard(tx, fence, demand, now)?;
+            look(tx)
+        })
+    }
+}
+
+/// A view of the store.
+#[derive(Debug)]
+pub struct Read<'c> {
+    conn: &'c Connection,
+}
+
+impl Read<'_> {
+    /// The single row of a query that always has one.
+    pub fn one<T>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: impl Params,
+        map: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
+        statement.query_row(params, map).map_err(doing(what))
+    }
+
+    /// The row of a query that has at most one.
+    pub fn optional<T>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: impl Params,
+        map: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>> {
+        match self.one(what, sql, params, map) {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::Sql { source: rusqlite::Error::QueryReturnedNoRows, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every row of a query; the SQL bounds how many.
+    pub fn all<T>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: impl Params,
+        map: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
+        let rows = statement.query_map(params, map).map_err(doing(what))?;
+        rows.collect::<rusqlite::Result<_>>().map_err(doing(what))
+    }
+}
+
+/// A transaction that may change the store, as a trusted host process does.
+#[derive(Debug)]
+pub struct Write<'c> {
+    read: Read<'c>,
+}
+
+impl Write<'_> {
+    /// Runs one statement; returns how many rows it changed.
+    pub fn execute(&self, what: &'static str, sql: &str, params: impl Params) -> Result<usize> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
+        statement.execute(params).map_err(doing(what))
+    }
+
+    /// Runs one INSERT; returns the row's number.
+    pub fn insert(&self, what: &'static str, sql: &str, params: impl Params) -> Result<i64> {
+        self.execute(what, sql, params)?;
+        Ok(self.conn.last_insert_rowid())
+    }
+}
+
+impl<'c> Deref for Write<'c> {
+    type Target = Read<'c>;
+    fn deref(&self) -> &Read<'c> {
+        &self.read
+    }
+}
+
+/// A transaction whose lease guard held when it began, and holds until it ends.
+#[derive(Debug)]
+pub struct Fenced<'t> {
+    write: &'t Write<'t>,
+    held: &'t Fence,
+    now: Now,
+}
+
+impl Fenced<'_> {
+    /// The fence that was checked; SQL names its epoch again where the row changes.
+    pub const fn held(&self) -> &Fence {
+        self.held
+    }
+    pub const fn now(&self) -> Now {
+        self.now
+    }
+}
+
+impl<'t> Deref for Fenced<'t> {
+    type Target = Write<'t>;
+    fn deref(&self) -> &Write<'t> {
+        self.write
+    }
+}
+
+/// Reads an identifier from a column; a value that is not one is a fault of the store.
+pub fn column_id<I: std::str::FromStr>(row: &Row<'_>, column: &str) -> rusqlite::Result<I> {
+    let text: String = row.get(column)?;
+    text.parse().map_err(|_| rusqlite::Error::InvalidColumnName(column.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::named_params;
+
+    fn store(base: &tempfile::TempDir) -> Store {
+        Store::open(&StateDir::open(&base.path().join("s")).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_error_inside_a_write_leaves_nothing_behind() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        const PUT: &str = "INSERT INTO generation (number, config_hash, snapshot, published_at_us, published_by) VALUES (:n, 'h', '{}', 0, 'test')";
+        let refused: Result<()> = store.write(|tx| {
+            tx.execute("testing", PUT, named_params! { ":n": 1 })?;
+            Err(Error::Full { doing: "testing" })
+        });
+        assert!(refused.is_err());
+        let count = |store: &mut Store| {
+            store.read(|r| r.one("testing", "SELECT count(*) FROM generation", [], |row| row.get::<_, i64>(0))).unwrap()
+        };
+        assert_eq!(count(&mut store), 0);
+        store.write(|tx| tx.execute("testing", PUT, named_params! { ":n": 1 })).unwrap();
+        assert_eq!(count(&mut store), 1);
+    }
+
+    #[test]
+    fn a_newer_store_is_refused_untouched() {
+        let base = tempfile::tempdir().unwrap();
+        drop(store(&base));
+        let path = base.path().join("s/store.db");
+        Connection::open(&path).unwrap().pragma_update(None, "user_version", 9999).unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        assert_eq!(Store::open(&state).unwrap_err().code().as_str(), "store_newer");
+        let kept: i64 =
+            Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |r| r.get(0)).unwrap();
+        assert_eq!(kept, 9999);
+    }
+
+    #[test]
+    fn a_file_that_is_not_a_store_is_named_unreadable() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        std::fs::write(state.store_file(), vec![b'x'; 8192]).unwrap();
+        assert_eq!(Store::open(&state).unwrap_err().code().as_str(), "store_unreadable");
+    }
+
+    #[test]
+    fn every_migration_starts_from_every_older_schema() {
+        for from in 0..migrate::STORE.len() {
+            let base = tempfile::tempdir().unwrap();
+            let state = StateDir::open(&base.path().join("s")).unwrap();
+            let mut conn = open::open(&state.store_file(), "FULL").unwrap();
+            migrate::migrate(&mut conn, &migrate::STORE[..from]).unwrap();
+            drop(conn);
+            Store::open(&state).unwrap();
+            Store::open(&state).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_store_is_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        let _open = store(&base);
+        for name in ["store.db", "store.db-wal", "store.db-shm"] {
+            let mode = std::fs::metadata(base.path().join("s").join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{name}");
+        }
+    }
+}
