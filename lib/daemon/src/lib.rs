@@ -1,1 +1,20 @@
-//! daemon
+//! What every daemon of the suite does alike, so that each does it once and the same way.
+//!
+//! Descriptors passed by whoever started the process, readiness, logs, process hardening, signals, and an HTTP
+//! server over a Unix socket with its bounds. Knows no store, no route and no role: those are the daemons' own.
+#![deny(unsafe_code)]
+
+pub mod activation;
+pub mod args;
+pub mod doorbell;
+pub mod http;
+pub mod log;
+pub mod notify;
+pub mod path;
+pub mod process;
+pub mod program;
+pub mod shutdown;
+pub mod spawn;
+mod unsafe_inherit;
+
+pub use args::DaemonArgs;
