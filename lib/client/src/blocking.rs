@@ -27,14 +27,8 @@ impl Client {
             .enable_io()
             .enable_time()
             .build()
-            .map_err(|source| ClientError::Machine {
-                doing: "starting the client",
-                source,
-            })?;
-        Ok(Self {
-            inner: AsyncClient::new(socket, credential),
-            runtime,
-        })
+            .map_err(|source| ClientError::Machine { doing: "starting the client", source })?;
+        Ok(Self { inner: AsyncClient::new(socket, credential), runtime })
     }
 
     /// Bounds each exchange by `time_max`.
@@ -56,13 +50,8 @@ impl Client {
         self.send(&Call::new(Method::Get, target)?)?.read()
     }
 
-    pub fn post<B: Serialize + ?Sized, T: DeserializeOwned>(
-        &self,
-        target: &str,
-        body: &B,
-    ) -> Result<T> {
-        self.send(&Call::new(Method::Post, target)?.json(body)?)?
-            .read()
+    pub fn post<B: Serialize + ?Sized, T: DeserializeOwned>(&self, target: &str, body: &B) -> Result<T> {
+        self.send(&Call::new(Method::Post, target)?.json(body)?)?.read()
     }
 
     /// As [`Client::post`], replayable under `key` (M07); a lost answer is asked for once more.
@@ -71,21 +60,11 @@ impl Client {
         B: Serialize + ?Sized,
         T: DeserializeOwned,
     {
-        self.send(
-            &Call::new(Method::Post, target)?
-                .json(body)?
-                .idempotency_key(key),
-        )?
-        .read()
+        self.send(&Call::new(Method::Post, target)?.json(body)?.idempotency_key(key))?.read()
     }
 
-    pub fn put<B: Serialize + ?Sized, T: DeserializeOwned>(
-        &self,
-        target: &str,
-        body: &B,
-    ) -> Result<T> {
-        self.send(&Call::new(Method::Put, target)?.json(body)?)?
-            .read()
+    pub fn put<B: Serialize + ?Sized, T: DeserializeOwned>(&self, target: &str, body: &B) -> Result<T> {
+        self.send(&Call::new(Method::Put, target)?.json(body)?)?.read()
     }
 
     pub fn delete<T: DeserializeOwned>(&self, target: &str) -> Result<T> {

@@ -57,9 +57,7 @@ impl Call {
 
     /// Sends `body` as JSON. Errors: `body_too_large`, `invalid_request`.
     pub fn json<B: Serialize + ?Sized>(mut self, body: &B) -> Result<Self> {
-        let bytes = serde_json::to_vec(body).map_err(|e| ClientError::InvalidRequest {
-            what: e.to_string(),
-        })?;
+        let bytes = serde_json::to_vec(body).map_err(|e| ClientError::InvalidRequest { what: e.to_string() })?;
         if bytes.len() > BODY_BYTES_MAX {
             return Err(ClientError::BodyTooLarge { bytes: bytes.len() });
         }
@@ -99,14 +97,8 @@ pub struct Answer {
 impl Answer {
     /// Reads the body as a `T`; an empty body reads as `()`. Errors: `internal`.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
-        let body: &[u8] = if self.body.is_empty() {
-            b"null"
-        } else {
-            &self.body
-        };
-        serde_json::from_slice(body).map_err(|e| ClientError::Protocol {
-            what: e.to_string(),
-        })
+        let body: &[u8] = if self.body.is_empty() { b"null" } else { &self.body };
+        serde_json::from_slice(body).map_err(|e| ClientError::Protocol { what: e.to_string() })
     }
 }
 
@@ -117,10 +109,7 @@ pub fn request_id() -> Result<String> {
     let mut bytes = [0u8; 16];
     SysRng
         .try_fill_bytes(&mut bytes)
-        .map_err(|e| ClientError::Machine {
-            doing: "drawing a request ID",
-            source: std::io::Error::other(e),
-        })?;
+        .map_err(|e| ClientError::Machine { doing: "drawing a request ID", source: std::io::Error::other(e) })?;
     Ok(format!("req_{:032x}", u128::from_be_bytes(bytes)))
 }
 
@@ -131,21 +120,14 @@ mod tests {
     #[test]
     fn only_a_post_without_a_key_is_not_replayable() {
         let call = |method| Call::new(method, "/x").unwrap();
-        assert!(
-            call(Method::Get).replayable
-                && call(Method::Put).replayable
-                && call(Method::Delete).replayable
-        );
+        assert!(call(Method::Get).replayable && call(Method::Put).replayable && call(Method::Delete).replayable);
         assert!(!call(Method::Post).replayable);
         assert!(call(Method::Post).idempotency_key("k").replayable);
     }
 
     #[test]
     fn a_body_that_no_server_takes_is_refused_before_it_is_sent() {
-        let error = Call::new(Method::Post, "/x")
-            .unwrap()
-            .json(&"x".repeat(BODY_BYTES_MAX))
-            .unwrap_err();
+        let error = Call::new(Method::Post, "/x").unwrap().json(&"x".repeat(BODY_BYTES_MAX)).unwrap_err();
         assert_eq!(error.code(), "body_too_large");
     }
 

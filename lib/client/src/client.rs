@@ -1,7 +1,6 @@
 //! The exchange itself: dial, send, read; one kept connection; one second try where the server answers a copy as it
 //! answered the original.
 
-use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,12 +69,7 @@ impl AsyncClient {
     /// Errors: the server's refusal; `unavailable`; `socket_path_too_long`; `internal` for an answer out of protocol.
     pub async fn send(&self, call: &Call) -> Result<Answer> {
         match self.exchange(call).await {
-            Err(
-                lost @ ClientError::AnswerLost {
-                    why: Loss::Ended(_),
-                    ..
-                },
-            ) if call.replayable => {
+            Err(lost @ ClientError::AnswerLost { why: Loss::Ended(_), .. }) if call.replayable => {
                 match self.exchange(call).await {
                     // That the server is gone now does not undo what it may have done before.
                     Err(ClientError::Unavailable { .. }) => Err(lost),
@@ -95,19 +89,13 @@ impl AsyncClient {
         let body = match timeout_at(until, limited.collect()).await {
             Ok(Ok(collected)) => collected.to_bytes(),
             Ok(Err(e)) if e.is::<LengthLimitError>() => {
-                return Err(ClientError::Protocol {
-                    what: format!("it is larger than {ANSWER_BYTES_MAX} bytes"),
-                });
+                return Err(ClientError::Protocol { what: format!("it is larger than {ANSWER_BYTES_MAX} bytes") });
             }
             Ok(Err(e)) => return Err(lost(call, Loss::Ended(e.to_string()))),
             Err(_) => return Err(lost(call, Loss::Late(self.time_max))),
         };
         self.keep(sender);
-        accept(Answer {
-            status,
-            request_id,
-            body,
-        })
+        accept(Answer { status, request_id, body })
     }
 
     /// Sends `call` and gives its answer out in pieces as they come. The time limit holds until the first of them.
@@ -117,11 +105,7 @@ impl AsyncClient {
         let until = Instant::now() + self.time_max;
         let (sender, response) = self.head(call, until).await?;
         if response.status().is_success() {
-            return Ok(Download {
-                body: response.into_body(),
-                call: call.clone(),
-                _connection: sender,
-            });
+            return Ok(Download { body: response.into_body(), call: call.clone(), _connection: sender });
         }
         let (status, request_id) = (response.status().as_u16(), answered_id(&response, call));
         let limited = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
@@ -130,15 +114,9 @@ impl AsyncClient {
             Ok(Err(e)) => return Err(lost(call, Loss::Ended(e.to_string()))),
             Err(_) => return Err(lost(call, Loss::Late(self.time_max))),
         };
-        match accept(Answer {
-            status,
-            request_id,
-            body,
-        }) {
+        match accept(Answer { status, request_id, body }) {
             Err(refusal) => Err(refusal),
-            Ok(_) => Err(ClientError::Protocol {
-                what: format!("status {status} for a download"),
-            }),
+            Ok(_) => Err(ClientError::Protocol { what: format!("status {status} for a download") }),
         }
     }
 
@@ -162,13 +140,10 @@ impl AsyncClient {
         };
         match timeout_at(until, sender.try_send_request(request)).await {
             Ok(Ok(response)) => Ok((sender, response)),
-            Ok(Err(mut e)) => {
-                match e.take_message() {
-                    Some(_) => Err(self
-                        .unreachable(Unreachable::Other("the server hung up; try again".into()))),
-                    None => Err(lost(call, Loss::Ended(e.into_error().to_string()))),
-                }
-            }
+            Ok(Err(mut e)) => match e.take_message() {
+                Some(_) => Err(self.unreachable(Unreachable::Other("the server hung up; try again".into()))),
+                None => Err(lost(call, Loss::Ended(e.into_error().to_string()))),
+            },
             Err(_) => Err(lost(call, Loss::Late(self.time_max))),
         }
     }
@@ -178,17 +153,9 @@ impl AsyncClient {
         if bytes > SOCKET_PATH_BYTES_MAX {
             return Err(self.unreachable(Unreachable::PathTooLong { bytes }));
         }
-        let stream = UnixStream::connect(&self.socket).await.map_err(|e| {
-            self.unreachable(match e.kind() {
-                ErrorKind::NotFound | ErrorKind::ConnectionRefused => Unreachable::NotRunning,
-                ErrorKind::PermissionDenied => Unreachable::NotAllowed,
-                ErrorKind::WouldBlock => Unreachable::Busy,
-                _ => Unreachable::Other(e.to_string()),
-            })
-        })?;
-        let (sender, connection) = handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| self.unreachable(Unreachable::Other(e.to_string())))?;
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| self.unreachable(Unreachable::of(&e)))?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|e| self.unreachable(Unreachable::Other(e.to_string())))?;
         // How the connection ends is told to whoever waits for an answer on it.
         tokio::spawn(async move {
             let _ = connection.await;
@@ -213,9 +180,7 @@ impl AsyncClient {
         }
         request
             .body(Full::new(call.body.clone().unwrap_or_default()))
-            .map_err(|e| ClientError::InvalidRequest {
-                what: e.to_string(),
-            })
+            .map_err(|e| ClientError::InvalidRequest { what: e.to_string() })
     }
 
     /// The kept connection, if the server has not closed it.
@@ -229,10 +194,7 @@ impl AsyncClient {
     }
 
     fn unreachable(&self, why: Unreachable) -> ClientError {
-        ClientError::Unavailable {
-            socket: self.socket.clone(),
-            why,
-        }
+        ClientError::Unavailable { socket: self.socket.clone(), why }
     }
 }
 
@@ -259,18 +221,12 @@ impl Download {
 }
 
 fn lost(call: &Call, why: Loss) -> ClientError {
-    ClientError::AnswerLost {
-        request_id: call.request_id.clone(),
-        why,
-    }
+    ClientError::AnswerLost { request_id: call.request_id.clone(), why }
 }
 
 /// The request ID that the server answered under.
 fn answered_id(response: &Response<Incoming>, call: &Call) -> String {
-    let named = response
-        .headers()
-        .get(REQUEST_ID)
-        .and_then(|value| value.to_str().ok());
+    let named = response.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
     named.unwrap_or(&call.request_id).to_owned()
 }
 
@@ -280,13 +236,8 @@ fn accept(answer: Answer) -> Result<Answer> {
         return Ok(answer);
     }
     match serde_json::from_slice::<Envelope>(&answer.body) {
-        Ok(envelope) => Err(ClientError::Refused {
-            body: Box::new(envelope.error),
-            status: answer.status,
-        }),
-        Err(_) => Err(ClientError::Protocol {
-            what: format!("status {} without an error envelope", answer.status),
-        }),
+        Ok(envelope) => Err(ClientError::Refused { body: Box::new(envelope.error), status: answer.status }),
+        Err(_) => Err(ClientError::Protocol { what: format!("status {} without an error envelope", answer.status) }),
     }
 }
 

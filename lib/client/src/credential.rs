@@ -35,9 +35,7 @@ impl Credential {
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let secret = read(&path)?;
-        Ok(Self {
-            held: Some(Held { path, secret }),
-        })
+        Ok(Self { held: Some(Held { path, secret }) })
     }
 
     /// Reads the file again; whether it now holds another credential (E04: the file was rotated).
@@ -66,34 +64,21 @@ impl Credential {
 
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.held.is_some() {
-            "Credential(..)"
-        } else {
-            "Credential(none)"
-        })
+        f.write_str(if self.held.is_some() { "Credential(..)" } else { "Credential(none)" })
     }
 }
 
 fn unusable(path: &Path, why: impl Into<String>) -> ClientError {
-    ClientError::Credential {
-        path: path.to_owned(),
-        why: why.into(),
-    }
+    ClientError::Credential { path: path.to_owned(), why: why.into() }
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>> {
     let file = File::open(path).map_err(|e| unusable(path, e.to_string()))?;
     // Room for the whole file at once: a buffer that grows would leave copies behind.
     let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize + 1));
-    let bytes = file
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|e| unusable(path, e.to_string()))?;
+    let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| unusable(path, e.to_string()))?;
     if bytes as u64 > FILE_BYTES_MAX {
-        return Err(unusable(
-            path,
-            format!("the file is larger than {FILE_BYTES_MAX} bytes"),
-        ));
+        return Err(unusable(path, format!("the file is larger than {FILE_BYTES_MAX} bytes")));
     }
     if text.ends_with('\n') {
         text.pop();
@@ -145,18 +130,10 @@ mod tests {
         for text in ["", "\n", "a b", "a\r\n", "é"] {
             let (_dir, path) = file(text);
             let error = Credential::from_file(&path).unwrap_err();
-            assert!(
-                error.to_string().contains(path.to_str().unwrap()),
-                "{error}"
-            );
+            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
             assert_eq!(error.code(), "invalid_request");
         }
         let (_dir, path) = file(&"x".repeat(5000));
-        assert!(
-            Credential::from_file(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("larger than")
-        );
+        assert!(Credential::from_file(&path).unwrap_err().to_string().contains("larger than"));
     }
 }

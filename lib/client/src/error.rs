@@ -1,5 +1,6 @@
 //! What can go wrong between a caller and a server, told apart by what the caller may do about it.
 
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,9 +20,7 @@ pub enum ClientError {
     #[error("cannot reach {}: {why}", socket.display())]
     Unavailable { socket: PathBuf, why: Unreachable },
     /// The request was sent, or may have been, and its answer did not come. Only the same request ID is safe.
-    #[error(
-        "the request was sent and its answer was lost: {why}; the same request ID may be used again"
-    )]
+    #[error("the request was sent and its answer was lost: {why}; the same request ID may be used again")]
     AnswerLost { request_id: String, why: Loss },
     /// The server answered with something that is not of this API.
     #[error("the server's answer cannot be understood: {what}")]
@@ -37,13 +36,10 @@ pub enum ClientError {
     InvalidRequest { what: String },
     /// The answer came, and the caller's own output did not take it.
     #[error("cannot write the answer: {0}")]
-    Output(#[source] std::io::Error),
+    Output(#[source] io::Error),
     /// The machine refused something that a client needs.
     #[error("{doing} failed: {source}")]
-    Machine {
-        doing: &'static str,
-        source: std::io::Error,
-    },
+    Machine { doing: &'static str, source: io::Error },
 }
 
 /// Why no server was reached.
@@ -55,9 +51,7 @@ pub enum Unreachable {
     /// EACCES or EPERM.
     #[error("it belongs to another user; run this as the user who runs the suite")]
     NotAllowed,
-    #[error(
-        "the path has {bytes} bytes and a socket path at most {SOCKET_PATH_BYTES_MAX}; choose a shorter directory"
-    )]
+    #[error("the path has {bytes} bytes and a socket path at most {SOCKET_PATH_BYTES_MAX}; choose a shorter directory")]
     PathTooLong { bytes: usize },
     /// EAGAIN: the queue of the socket is full.
     #[error("too many callers are waiting there; try again")]
@@ -75,21 +69,28 @@ pub enum Loss {
     Late(Duration),
 }
 
+impl Unreachable {
+    /// Reads what connect(2) said.
+    pub fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Self::NotRunning,
+            ErrorKind::PermissionDenied => Self::NotAllowed,
+            ErrorKind::WouldBlock => Self::Busy,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
 impl ClientError {
     /// The stable code: the server's own, or the one that fits what the client saw.
     pub fn code(&self) -> &str {
         match self {
             Self::Refused { body, .. } => &body.code,
-            Self::Unavailable {
-                why: Unreachable::PathTooLong { .. },
-                ..
-            } => Code::SocketPathTooLong.as_str(),
+            Self::Unavailable { why: Unreachable::PathTooLong { .. }, .. } => Code::SocketPathTooLong.as_str(),
             Self::Unavailable { .. } | Self::AnswerLost { .. } => Code::Unavailable.as_str(),
             Self::Credential { .. } | Self::InvalidRequest { .. } => Code::InvalidRequest.as_str(),
             Self::BodyTooLarge { .. } => Code::BodyTooLarge.as_str(),
-            Self::Protocol { .. } | Self::Output(_) | Self::Machine { .. } => {
-                Code::Internal.as_str()
-            }
+            Self::Protocol { .. } | Self::Output(_) | Self::Machine { .. } => Code::Internal.as_str(),
         }
     }
 
@@ -133,27 +134,26 @@ mod tests {
 
     #[test]
     fn only_what_can_pass_may_be_tried_again() {
-        let at = |why| ClientError::Unavailable {
-            socket: "/s".into(),
-            why,
-        };
+        let at = |why| ClientError::Unavailable { socket: "/s".into(), why };
         assert!(at(Unreachable::NotRunning).may_retry() && at(Unreachable::Busy).may_retry());
         assert!(!at(Unreachable::NotAllowed).may_retry());
-        assert_eq!(
-            at(Unreachable::PathTooLong { bytes: 200 }).code(),
-            "socket_path_too_long"
-        );
+        assert_eq!(at(Unreachable::PathTooLong { bytes: 200 }).code(), "socket_path_too_long");
+    }
+
+    #[test]
+    fn what_the_kernel_said_is_told_apart_by_what_helps() {
+        let of = |errno| Unreachable::of(&io::Error::from_raw_os_error(errno));
+        let (eperm, enoent, eagain, eacces, econnrefused) = (1, 2, 11, 13, 111);
+        assert!(matches!(of(enoent), Unreachable::NotRunning));
+        assert!(matches!(of(econnrefused), Unreachable::NotRunning));
+        assert!(matches!(of(eacces), Unreachable::NotAllowed));
+        assert!(matches!(of(eperm), Unreachable::NotAllowed));
+        assert!(matches!(of(eagain), Unreachable::Busy));
     }
 
     #[test]
     fn the_three_commonest_first_mistakes_say_what_to_do() {
-        let says = |why| {
-            ClientError::Unavailable {
-                socket: "/run/x.sock".into(),
-                why,
-            }
-            .to_string()
-        };
+        let says = |why| ClientError::Unavailable { socket: "/run/x.sock".into(), why }.to_string();
         assert!(
             says(Unreachable::NotRunning)
                 .contains("/run/x.sock: nothing is serving there; start it with `open-conduit up`")

@@ -19,9 +19,7 @@ pub fn escape(text: &str) -> String {
 /// `path` with the pairs that have a value as its query, each escaped.
 pub fn with_query(path: &str, pairs: &[(&str, Option<&str>)]) -> String {
     let mut target = path.to_owned();
-    let given = pairs
-        .iter()
-        .filter_map(|(name, value)| value.map(|value| (name, value)));
+    let given = pairs.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
     for (at, (name, value)) in given.enumerate() {
         target.push(if at == 0 { '?' } else { '&' });
         target.push_str(&escape(name));
@@ -46,10 +44,7 @@ mod tests {
     fn a_query_holds_only_what_was_given() {
         assert_eq!(with_query("/v1/work", &[("a", None)]), "/v1/work");
         assert_eq!(
-            with_query(
-                "/v1/work",
-                &[("a", None), ("b", Some("1&2")), ("c", Some("x"))]
-            ),
+            with_query("/v1/work", &[("a", None), ("b", Some("1&2")), ("c", Some("x"))]),
             "/v1/work?b=1%262&c=x"
         );
     }

@@ -16,14 +16,8 @@ pub enum Exit {
 }
 
 impl Exit {
-    pub const ALL: [Self; 6] = [
-        Self::Done,
-        Self::Refused,
-        Self::Usage,
-        Self::Released,
-        Self::Unavailable,
-        Self::Internal,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Done, Self::Refused, Self::Usage, Self::Released, Self::Unavailable, Self::Internal];
 
     /// What the code means, as `--help` has it.
     pub const fn meaning(self) -> &'static str {
@@ -31,12 +25,8 @@ impl Exit {
             Self::Done => "done",
             Self::Refused => "refused: the same call will be refused again",
             Self::Usage => "usage: arguments, input or environment are wrong; nothing was sent",
-            Self::Released => {
-                "released: this segment has declared a wait or an outcome; finish and leave"
-            }
-            Self::Unavailable => {
-                "unavailable: no answer for now; the same call with the same --request-id may succeed"
-            }
+            Self::Released => "released: this segment has declared a wait or an outcome; finish and leave",
+            Self::Unavailable => "unavailable: no answer for now; the same call with the same --request-id may succeed",
             Self::Internal => "internal: a fault of the host, or an answer that makes no sense",
         }
     }
@@ -44,23 +34,17 @@ impl Exit {
     /// The exit code of a call that failed.
     pub fn of(error: &ClientError) -> Self {
         match error {
-            ClientError::Refused { body, .. } if body.code == Code::AuthorityReleased.as_str() => {
-                Self::Released
-            }
-            ClientError::Refused { body, .. } if body.code == Code::Internal.as_str() => {
-                Self::Internal
-            }
+            ClientError::Refused { body, .. } if body.code == Code::AuthorityReleased.as_str() => Self::Released,
+            ClientError::Refused { body, .. } if body.code == Code::Internal.as_str() => Self::Internal,
             ClientError::Refused { .. } if error.may_retry() => Self::Unavailable,
             ClientError::Refused { .. } => Self::Refused,
             ClientError::Unavailable { .. } if error.may_retry() => Self::Unavailable,
             ClientError::Unavailable { .. } => Self::Usage,
             ClientError::AnswerLost { .. } => Self::Unavailable,
-            ClientError::Credential { .. }
-            | ClientError::BodyTooLarge { .. }
-            | ClientError::InvalidRequest { .. } => Self::Usage,
-            ClientError::Protocol { .. } | ClientError::Output(_) | ClientError::Machine { .. } => {
-                Self::Internal
+            ClientError::Credential { .. } | ClientError::BodyTooLarge { .. } | ClientError::InvalidRequest { .. } => {
+                Self::Usage
             }
+            ClientError::Protocol { .. } | ClientError::Output(_) | ClientError::Machine { .. } => Self::Internal,
         }
     }
 
@@ -81,10 +65,7 @@ mod tests {
 
     fn refused(code: Code) -> Exit {
         let body = Box::new(ApiError::new(code, "no").envelope("req").error);
-        Exit::of(&ClientError::Refused {
-            body,
-            status: code.status(),
-        })
+        Exit::of(&ClientError::Refused { body, status: code.status() })
     }
 
     #[test]
@@ -102,10 +83,6 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_exit_code() {
-        assert!(
-            Exit::ALL
-                .iter()
-                .all(|exit| Exit::table().contains(exit.meaning()))
-        );
+        assert!(Exit::ALL.iter().all(|exit| Exit::table().contains(exit.meaning())));
     }
 }

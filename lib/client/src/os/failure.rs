@@ -67,11 +67,7 @@ impl Failure {
                 code: self.code().to_owned(),
                 message: self.to_string(),
                 request_id: request_id.to_owned(),
-                retry: if may_retry {
-                    Retry::SameRequest
-                } else {
-                    Retry::Never
-                },
+                retry: if may_retry { Retry::SameRequest } else { Retry::Never },
                 diagnostics,
             },
         };

@@ -20,9 +20,7 @@ pub fn object(argument: Option<&str>) -> Result<Map<String, Value>> {
     match json::parse(&bytes, BODY_BYTES_MAX) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(Failure::Usage(format!("{origin} is not a JSON object"))),
-        Err(refused) => Err(Failure::Usage(format!(
-            "{origin} is not accepted as JSON: {refused}"
-        ))),
+        Err(refused) => Err(Failure::Usage(format!("{origin} is not accepted as JSON: {refused}"))),
     }
 }
 
@@ -34,8 +32,7 @@ fn bytes(argument: &str) -> Result<(String, Vec<u8>)> {
         Ok((origin, bytes))
     } else if let Some(path) = argument.strip_prefix('@') {
         let origin = format!("the file {path}");
-        let file =
-            File::open(path).map_err(|e| Failure::Usage(format!("cannot read {origin}: {e}")))?;
+        let file = File::open(path).map_err(|e| Failure::Usage(format!("cannot read {origin}: {e}")))?;
         let bytes = bounded(file, &origin)?;
         Ok((origin, bytes))
     } else {
@@ -68,10 +65,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("in.json");
         std::fs::write(&path, r#"{"n":2}"#).unwrap();
-        assert_eq!(
-            object(Some(&format!("@{}", path.display()))).unwrap()["n"],
-            2
-        );
+        assert_eq!(object(Some(&format!("@{}", path.display()))).unwrap()["n"], 2);
     }
 
     #[test]

@@ -70,8 +70,7 @@ fn run(cli: &Cli, name: &Name) -> Result<()> {
         }
         Command::Guidance => out.document(&Toolbelt::of_process()?.guidance(name)?),
     }?;
-    out.flush()
-        .map_err(|e| Failure::Call(ClientError::Output(e)))
+    out.flush().map_err(|e| Failure::Call(ClientError::Output(e)))
 }
 
 fn emit(args: &EmitArgs, name: &Name, out: &mut Output) -> Result<()> {
@@ -114,11 +113,7 @@ fn outcome(args: &OutcomeArgs, name: &Name, out: &mut Output) -> Result<()> {
 }
 
 fn context(args: &ContextArgs, name: &Name, out: &mut Output) -> Result<()> {
-    let pointer = args
-        .pointer
-        .as_deref()
-        .map(pointer::Pointer::parse)
-        .transpose()?;
+    let pointer = args.pointer.as_deref().map(pointer::Pointer::parse).transpose()?;
     let answer = Toolbelt::of_process()?.call(operation::READ_CONTEXT, Map::new(), name)?;
     match pointer {
         None => out.whole(&answer),
@@ -130,11 +125,7 @@ fn context(args: &ContextArgs, name: &Name, out: &mut Output) -> Result<()> {
 fn fields<T: Serialize>(input: &T) -> Result<Map<String, Value>> {
     match serde_json::to_value(input) {
         Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(Failure::Usage(
-            "the input of a call is a JSON object".into(),
-        )),
-        Err(error) => Err(Failure::Usage(format!(
-            "the input cannot be written as JSON: {error}"
-        ))),
+        Ok(_) => Err(Failure::Usage("the input of a call is a JSON object".into())),
+        Err(error) => Err(Failure::Usage(format!("the input cannot be written as JSON: {error}"))),
     }
 }

@@ -17,10 +17,7 @@ pub struct Output {
 
 impl Output {
     pub fn new(json: bool) -> Self {
-        Self {
-            json,
-            to: BufWriter::new(std::io::stdout().lock()),
-        }
+        Self { json, to: BufWriter::new(std::io::stdout().lock()) }
     }
 
     /// The identifier that the call made.
@@ -30,29 +27,18 @@ impl Output {
         }
         match answer.output.get(field).and_then(Value::as_str) {
             Some(text) => self.line(text),
-            None => Err(ClientError::Protocol {
-                what: format!("it has no {field}"),
-            }
-            .into()),
+            None => Err(ClientError::Protocol { what: format!("it has no {field}") }.into()),
         }
     }
 
     /// Nothing: that the call was accepted is all there is to know, and the exit code says it.
     pub fn declared(&mut self, answer: &Answered) -> Result<()> {
-        if self.json {
-            self.envelope(answer)
-        } else {
-            Ok(())
-        }
+        if self.json { self.envelope(answer) } else { Ok(()) }
     }
 
     /// The whole output of the call.
     pub fn whole(&mut self, answer: &Answered) -> Result<()> {
-        if self.json {
-            self.envelope(answer)
-        } else {
-            self.document(&answer.output)
-        }
+        if self.json { self.envelope(answer) } else { self.document(&answer.output) }
     }
 
     /// What `pointer` names: a line each, text without quotes. Under `--json` the value itself; with a `*`, an array.

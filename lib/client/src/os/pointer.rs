@@ -22,25 +22,18 @@ impl Pointer {
     /// Reads `/inputs/*/data/count`. The empty pointer is the whole document. Errors: usage.
     pub fn parse(text: &str) -> Result<Self> {
         if !text.is_empty() && !text.starts_with('/') {
-            return Err(Failure::Usage(format!(
-                "a pointer starts with `/`, as in /work/id; this one is `{text}`"
-            )));
+            return Err(Failure::Usage(format!("a pointer starts with `/`, as in /work/id; this one is `{text}`")));
         }
         let segments = text.split('/').skip(1).map(|segment| match segment {
             "*" => Ok(Segment::Every),
             _ => unescape(segment).map(Segment::Named),
         });
-        Ok(Self {
-            text: text.to_owned(),
-            segments: segments.collect::<Result<_>>()?,
-        })
+        Ok(Self { text: text.to_owned(), segments: segments.collect::<Result<_>>()? })
     }
 
     /// Whether it can name more than one value.
     pub fn is_wild(&self) -> bool {
-        self.segments
-            .iter()
-            .any(|segment| matches!(segment, Segment::Every))
+        self.segments.iter().any(|segment| matches!(segment, Segment::Every))
     }
 
     /// The values that it names, in document order. Elements that lack what stands after a `*` are passed over;
@@ -48,16 +41,10 @@ impl Pointer {
     pub fn select<'v>(&self, document: &'v Value) -> Result<Vec<&'v Value>> {
         let mut found = vec![document];
         for segment in &self.segments {
-            found = found
-                .into_iter()
-                .flat_map(|value| step(value, segment))
-                .collect();
+            found = found.into_iter().flat_map(|value| step(value, segment)).collect();
         }
         if found.is_empty() && !self.is_wild() {
-            return Err(Failure::Nothing(format!(
-                "there is nothing at {}",
-                self.text
-            )));
+            return Err(Failure::Nothing(format!("there is nothing at {}", self.text)));
         }
         Ok(found)
     }
@@ -67,10 +54,7 @@ fn step<'v>(value: &'v Value, segment: &Segment) -> Vec<&'v Value> {
     match (value, segment) {
         (Value::Array(items), Segment::Every) => items.iter().collect(),
         (Value::Object(fields), Segment::Every) => fields.values().collect(),
-        (Value::Array(items), Segment::Named(name)) => index(name)
-            .and_then(|at| items.get(at))
-            .into_iter()
-            .collect(),
+        (Value::Array(items), Segment::Named(name)) => index(name).and_then(|at| items.get(at)).into_iter().collect(),
         (Value::Object(fields), Segment::Named(name)) => fields.get(name).into_iter().collect(),
         (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_), _) => Vec::new(),
     }
@@ -90,9 +74,7 @@ fn unescape(segment: &str) -> Result<String> {
             Some(b'0') => ('~', &part[1..]),
             Some(b'1') => ('/', &part[1..]),
             _ => {
-                return Err(Failure::Usage(
-                    "in a pointer `~` is written `~0`, and `/` in a name `~1`".into(),
-                ));
+                return Err(Failure::Usage("in a pointer `~` is written `~0`, and `/` in a name `~1`".into()));
             }
         };
         plain.push(replacement);
@@ -107,20 +89,13 @@ mod tests {
     use serde_json::json;
 
     fn select(pointer: &str, document: &Value) -> Result<Vec<Value>> {
-        Ok(Pointer::parse(pointer)?
-            .select(document)?
-            .into_iter()
-            .cloned()
-            .collect())
+        Ok(Pointer::parse(pointer)?.select(document)?.into_iter().cloned().collect())
     }
 
     #[test]
     fn a_star_stands_for_every_element() {
         let document = json!({"inputs": [{"data": {"n": 1}}, {"data": {}}, {"data": {"n": 3}}]});
-        assert_eq!(
-            select("/inputs/*/data/n", &document).unwrap(),
-            [json!(1), json!(3)]
-        );
+        assert_eq!(select("/inputs/*/data/n", &document).unwrap(), [json!(1), json!(3)]);
         assert_eq!(select("/inputs/2/data/n", &document).unwrap(), [json!(3)]);
         assert_eq!(select("/*/0/data/*", &document).unwrap(), [json!(1)]);
     }
@@ -139,7 +114,7 @@ mod tests {
         assert_eq!(select("/a~1b", &document).unwrap(), [json!(1)]);
         assert_eq!(select("/m~0n", &document).unwrap(), [json!(2)]);
         assert_eq!(select("/", &document).unwrap(), [json!(3)]);
-        assert_eq!(select("", &document).unwrap(), [document.clone()]);
+        assert!(select("", &document).unwrap().iter().eq([&document]));
         for wrong in ["/list/00", "/list/+0", "/list/-", "/list/1"] {
             assert!(select(wrong, &document).is_err(), "{wrong}");
         }

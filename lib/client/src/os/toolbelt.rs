@@ -16,11 +16,7 @@ use crate::error::ClientError;
 
 /// Operations that a lost answer is asked for again by itself: the host answers the copy as it answered the
 /// original (T14). A second `wait` or `declare_outcome` would be told that authority is released.
-const ASKED_AGAIN: [&str; 3] = [
-    operation::EMIT,
-    operation::CREATE_WORK,
-    operation::READ_CONTEXT,
-];
+const ASKED_AGAIN: [&str; 3] = [operation::EMIT, operation::CREATE_WORK, operation::READ_CONTEXT];
 
 /// What a request is called: the caller's name for it, or a new one.
 pub struct Name {
@@ -32,14 +28,9 @@ impl Name {
     /// Errors: usage when the chosen name is empty, too long, or not printable ASCII without spaces.
     pub fn of(chosen: Option<String>) -> Result<Self> {
         match chosen {
-            None => Ok(Self {
-                id: request_id()?,
-                chosen: false,
-            }),
+            None => Ok(Self { id: request_id()?, chosen: false }),
             Some(id)
-                if id.is_empty()
-                    || id.len() > REQUEST_ID_BYTES_MAX
-                    || !id.bytes().all(|b| b.is_ascii_graphic()) =>
+                if id.is_empty() || id.len() > REQUEST_ID_BYTES_MAX || !id.bytes().all(|b| b.is_ascii_graphic()) =>
             {
                 Err(Failure::Usage(format!(
                     "a request ID has 1 to {REQUEST_ID_BYTES_MAX} printable ASCII characters and no spaces"
@@ -70,18 +61,11 @@ impl Toolbelt {
     pub fn of_process() -> Result<Self> {
         let endpoint = variable(env::ENDPOINT)?;
         let credential = Credential::from_file(variable(env::TOKEN_FILE)?)?;
-        Ok(Self {
-            client: Client::new(endpoint, credential)?,
-        })
+        Ok(Self { client: Client::new(endpoint, credential)? })
     }
 
     /// Makes one call.
-    pub fn call(
-        &self,
-        operation: &str,
-        input: Map<String, Value>,
-        name: &Name,
-    ) -> Result<Answered> {
+    pub fn call(&self, operation: &str, input: Map<String, Value>, name: &Name) -> Result<Answered> {
         // A read is on record only when the caller named it; else it would leave a replay record for nothing.
         let named = name.chosen || operation != operation::READ_CONTEXT;
         let body = CallRequest {
@@ -97,11 +81,7 @@ impl Toolbelt {
             .request_id(&name.id)
             .replayable(ASKED_AGAIN.contains(&operation));
         let CallResponse { replayed, output } = self.send(&call)?.read()?;
-        Ok(Answered {
-            request_id: name.id.clone(),
-            replayed,
-            output,
-        })
+        Ok(Answered { request_id: name.id.clone(), replayed, output })
     }
 
     /// What the token's grants let this process ask for, and how (E02).
