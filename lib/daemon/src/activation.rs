@@ -46,9 +46,7 @@ impl Inherited {
         let variables = [LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, LISTEN_PIDFDID];
         let descriptors = unsafe_inherit::adopt(FIRST_FD, announced.names.len(), &variables)
             .map_err(|error| refused(error.to_string()))?;
-        Ok(Self {
-            entries: announced.names.into_iter().zip(descriptors).collect(),
-        })
+        Ok(Self { entries: announced.names.into_iter().zip(descriptors).collect() })
     }
 
     /// The listening stream socket called `name`, non-blocking; `None` if none was passed.
@@ -74,9 +72,7 @@ impl Inherited {
 
     /// Every descriptor whose name starts with `prefix`, in the order they were passed.
     pub fn all(&mut self, prefix: &str) -> Vec<(String, OwnedFd)> {
-        self.entries
-            .extract_if(.., |(name, _)| name.starts_with(prefix))
-            .collect()
+        self.entries.extract_if(.., |(name, _)| name.starts_with(prefix)).collect()
     }
 
     /// What nobody has asked for yet.
@@ -106,10 +102,7 @@ struct Announced {
 }
 
 impl Announced {
-    fn read(
-        variable: impl Fn(&str) -> Option<std::ffi::OsString>,
-        pid: u32,
-    ) -> Result<Self, String> {
+    fn read(variable: impl Fn(&str) -> Option<std::ffi::OsString>, pid: u32) -> Result<Self, String> {
         let none = Ok(Self { names: Vec::new() });
         let text = |name: &str| match variable(name).map(std::ffi::OsString::into_string) {
             None => Ok(None),
@@ -123,9 +116,7 @@ impl Announced {
         if text(LISTEN_PID)?.is_some_and(|for_pid| for_pid != pid.to_string()) {
             return none;
         }
-        let count: usize = count
-            .parse()
-            .map_err(|_| format!("{LISTEN_FDS} is not a number"))?;
+        let count: usize = count.parse().map_err(|_| format!("{LISTEN_FDS} is not a number"))?;
         if count > INHERITED_MAX {
             return Err(format!("{LISTEN_FDS} is above {INHERITED_MAX}"));
         }
@@ -135,10 +126,7 @@ impl Announced {
             Some(names) => names.split(':').map(str::to_owned).collect(),
         };
         if names.len() != count {
-            return Err(format!(
-                "{LISTEN_FDNAMES} has {} names for {count} descriptors",
-                names.len()
-            ));
+            return Err(format!("{LISTEN_FDNAMES} has {} names for {count} descriptors", names.len()));
         }
         Ok(Self { names })
     }
@@ -193,30 +181,20 @@ pub fn check_owner_only(directory: &Path) -> Result<(), ApiError> {
 
 fn bind(path: &Path, kind: SocketType) -> Result<OwnedFd, ApiError> {
     check_path_length(path)?;
-    let parent = path
-        .parent()
-        .filter(|parent| *parent != OsStr::new(""))
-        .unwrap_or(Path::new("."));
+    let parent = path.parent().filter(|parent| *parent != OsStr::new("")).unwrap_or(Path::new("."));
     check_owner_only(parent)?;
     remove_stale(path)?;
     let failed = |error: rustix::io::Errno| unavailable(path, &error.into());
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        kind,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-    .map_err(failed)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+            .map_err(failed)?;
     // Linux gives the file that bind(2) makes the mode of the socket: never bind, then chmod (design §9.2).
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     rustix::net::bind(&socket, &address).map_err(failed)?;
     let meta = fs::symlink_metadata(path).map_err(|error| unavailable(path, &error))?;
     if meta.mode() & 0o177 != 0 {
-        return Err(ApiError::new(
-            Code::StateUnsafe,
-            format!("{} could not be made owner-only", path.display()),
-        ));
+        return Err(ApiError::new(Code::StateUnsafe, format!("{} could not be made owner-only", path.display())));
     }
     Ok(socket)
 }
@@ -231,10 +209,7 @@ pub fn remove_stale(path: &Path) -> Result<(), ApiError> {
     if !meta.file_type().is_socket() || meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(ApiError::new(
             Code::StateUnsafe,
-            format!(
-                "{} is in the way and is not a socket of this user; move it away",
-                path.display()
-            ),
+            format!("{} is in the way and is not a socket of this user; move it away", path.display()),
         ));
     }
     match fs::remove_file(path) {
@@ -244,31 +219,18 @@ pub fn remove_stale(path: &Path) -> Result<(), ApiError> {
 }
 
 fn check(fd: &OwnedFd, wanted: SocketType, name: &str) -> Result<(), ApiError> {
-    let kind = rustix::net::sockopt::socket_type(fd)
-        .map_err(|error| refused(format!("{name}: {error}")))?;
-    let family = rustix::net::sockopt::socket_domain(fd)
-        .map_err(|error| refused(format!("{name}: {error}")))?;
+    let kind = rustix::net::sockopt::socket_type(fd).map_err(|error| refused(format!("{name}: {error}")))?;
+    let family = rustix::net::sockopt::socket_domain(fd).map_err(|error| refused(format!("{name}: {error}")))?;
     if kind != wanted || family != AddressFamily::UNIX {
-        return Err(refused(format!(
-            "the descriptor {name} is not the kind of socket that it should be"
-        )));
+        return Err(refused(format!("the descriptor {name} is not the kind of socket that it should be")));
     }
     rustix::io::ioctl_fionbio(fd.as_fd(), true).map_err(|error| refused(format!("{name}: {error}")))
 }
 
 fn refused(why: impl Into<String>) -> ApiError {
-    ApiError::new(
-        Code::Internal,
-        format!(
-            "the starter passed descriptors that cannot be used: {}",
-            why.into()
-        ),
-    )
+    ApiError::new(Code::Internal, format!("the starter passed descriptors that cannot be used: {}", why.into()))
 }
 
 fn unavailable(path: &Path, error: &io::Error) -> ApiError {
-    ApiError::new(
-        Code::StateUnavailable,
-        format!("{} cannot be used: {error}", path.display()),
-    )
+    ApiError::new(Code::StateUnavailable, format!("{} cannot be used: {error}", path.display()))
 }

@@ -30,19 +30,11 @@ impl DaemonArgs {
         let absolute = |path: &Option<PathBuf>| match path {
             None => Ok(None),
             Some(path) => std::path::absolute(path).map(Some).map_err(|error| {
-                ApiError::new(
-                    Code::StateUnavailable,
-                    format!("{} cannot be made absolute: {error}", path.display()),
-                )
+                ApiError::new(Code::StateUnavailable, format!("{} cannot be made absolute: {error}", path.display()))
             }),
         };
         let (state, runtime) = (absolute(&self.state)?, absolute(&self.runtime)?);
-        Places::resolve(
-            state.as_deref(),
-            runtime.as_deref(),
-            &Environment::of_process(),
-        )
-        .ok_or_else(|| {
+        Places::resolve(state.as_deref(), runtime.as_deref(), &Environment::of_process()).ok_or_else(|| {
             ApiError::new(
                 Code::StateUnavailable,
                 "no state directory: HOME is not set; name one with --state".to_owned(),
@@ -57,10 +49,7 @@ mod tests {
 
     #[test]
     fn a_relative_state_directory_becomes_absolute() {
-        let args = DaemonArgs {
-            state: Some("here".into()),
-            ..DaemonArgs::default()
-        };
+        let args = DaemonArgs { state: Some("here".into()), ..DaemonArgs::default() };
         let places = args.places().unwrap();
         assert!(places.state.is_absolute());
         assert!(places.state.ends_with("here"));

@@ -23,13 +23,8 @@ impl Ringer {
             socket.set_nonblocking(true)?;
             Ok::<_, io::Error>(socket)
         };
-        let socket = make()
-            .inspect_err(|error| tracing::warn!(%error, "no socket for the doorbell"))
-            .ok();
-        Self {
-            socket,
-            path: places.doorbell_socket(),
-        }
+        let socket = make().inspect_err(|error| tracing::warn!(%error, "no socket for the doorbell")).ok();
+        Self { socket, path: places.doorbell_socket() }
     }
 
     /// Rings. A daemon that is away, or has rings waiting, needs no ring: every error is ignored on purpose.
@@ -49,9 +44,7 @@ pub struct Doorbell {
 impl Doorbell {
     /// Takes the socket over; it has to be non-blocking, as [`crate::activation`] makes it.
     pub fn new(socket: UnixDatagram) -> io::Result<Self> {
-        Ok(Self {
-            socket: tokio::net::UnixDatagram::from_std(socket)?,
-        })
+        Ok(Self { socket: tokio::net::UnixDatagram::from_std(socket)? })
     }
 
     /// Returns after at least one ring; rings that wait are answered together. Cancelling it loses none.
@@ -73,13 +66,16 @@ mod tests {
     use super::*;
     use crate::activation::bind_datagram;
 
+    /// A directory that a socket may be bound in.
+    fn owner_only() -> tempfile::TempDir {
+        use std::os::unix::fs::PermissionsExt;
+        tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o700)).tempdir().unwrap()
+    }
+
     #[tokio::test]
     async fn many_rings_are_answered_once_and_a_ring_to_nobody_is_no_error() {
-        let dir = tempfile::tempdir().unwrap();
-        let places = Places {
-            state: dir.path().into(),
-            runtime: dir.path().into(),
-        };
+        let dir = owner_only();
+        let places = Places { state: dir.path().into(), runtime: dir.path().into() };
         let ringer = Ringer::new(&places);
         ringer.ring();
         let bell = Doorbell::new(bind_datagram(&places.doorbell_socket()).unwrap()).unwrap();

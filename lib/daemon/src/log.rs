@@ -41,59 +41,29 @@ impl LogFormat {
 pub fn init(program: &str, format: LogFormat) -> Result<(), ApiError> {
     let filter = match std::env::var(FILTER_VARIABLE) {
         Ok(text) => text.parse::<Targets>().map_err(|error| {
-            ApiError::new(
-                Code::InvalidRequest,
-                format!("{FILTER_VARIABLE} is not a log filter: {error}"),
-            )
+            ApiError::new(Code::InvalidRequest, format!("{FILTER_VARIABLE} is not a log filter: {error}"))
         })?,
         Err(_) => Targets::new().with_default(tracing::Level::INFO),
     };
     let registry = tracing_subscriber::registry();
     let stderr = fmt::layer().with_writer(std::io::stderr).with_ansi(false);
-    let journal = stderr_is_the_journal()
-        .then(tracing_journald::layer)
-        .and_then(Result::ok);
+    let journal = stderr_is_the_journal().then(tracing_journald::layer).and_then(Result::ok);
     let set = match (journal, format) {
         (Some(layer), _) => registry
-            .with(
-                layer
-                    .with_syslog_identifier(program.to_owned())
-                    .with_field_prefix(None)
-                    .with_filter(filter),
-            )
+            .with(layer.with_syslog_identifier(program.to_owned()).with_field_prefix(None).with_filter(filter))
             .try_init(),
-        (None, LogFormat::Human) => registry
-            .with(stderr.compact().with_target(false).with_filter(filter))
-            .try_init(),
-        (None, LogFormat::Json) => registry
-            .with(
-                stderr
-                    .json()
-                    .flatten_event(true)
-                    .with_current_span(true)
-                    .with_filter(filter),
-            )
-            .try_init(),
+        (None, LogFormat::Human) => registry.with(stderr.compact().with_target(false).with_filter(filter)).try_init(),
+        (None, LogFormat::Json) => {
+            registry.with(stderr.json().flatten_event(true).with_current_span(true).with_filter(filter)).try_init()
+        }
     };
-    set.map_err(|error| {
-        ApiError::new(
-            Code::Internal,
-            format!("the log could not be set up: {error}"),
-        )
-    })
+    set.map_err(|error| ApiError::new(Code::Internal, format!("the log could not be set up: {error}")))
 }
 
 /// Whether stderr is the stream that `JOURNAL_STREAM` names, as `systemd.exec(5)` says how to tell.
 fn stderr_is_the_journal() -> bool {
-    let stderr = std::fs::metadata("/proc/self/fd/2")
-        .map(|meta| (meta.dev(), meta.ino()))
-        .ok();
-    stderr.is_some()
-        && std::env::var(JOURNAL_STREAM)
-            .ok()
-            .as_deref()
-            .and_then(stream)
-            == stderr
+    let stderr = std::fs::metadata("/proc/self/fd/2").map(|meta| (meta.dev(), meta.ino())).ok();
+    stderr.is_some() && std::env::var(JOURNAL_STREAM).ok().as_deref().and_then(stream) == stderr
 }
 
 /// `device:inode`, in decimal.

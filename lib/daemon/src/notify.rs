@@ -10,8 +10,7 @@ use std::path::Path;
 
 use rustix::io::IoSlice;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// Path of the manager's socket; a leading `@` stands for an abstract name.
@@ -35,10 +34,7 @@ pub fn stopping() -> io::Result<()> {
 /// Gives a copy of `fd` into the manager's keeping under `name`; it comes back at the next start
 /// ([`crate::activation::Inherited`]), with the same inode and backlog.
 pub fn store_fd(name: &str, fd: impl AsFd) -> io::Result<()> {
-    send(
-        &format!("FDSTORE=1\nFDNAME={}", checked(name)?),
-        Some(fd.as_fd()),
-    )
+    send(&format!("FDSTORE=1\nFDNAME={}", checked(name)?), Some(fd.as_fd()))
 }
 
 /// Takes everything called `name` out of the manager's keeping.
@@ -50,10 +46,7 @@ pub fn remove_fd(name: &str) -> io::Result<()> {
 fn checked(name: &str) -> io::Result<&str> {
     let allowed = |byte: u8| byte.is_ascii_graphic() && byte != b':';
     if name.is_empty() || name.len() > 255 || !name.bytes().all(allowed) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{name:?} cannot name a descriptor"),
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} cannot name a descriptor")));
     }
     Ok(name)
 }
@@ -71,12 +64,7 @@ pub fn send_to(path: &Path, state: &str, fd: Option<BorrowedFd<'_>>) -> io::Resu
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         _ => SocketAddrUnix::new(path)?,
     };
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
@@ -84,13 +72,7 @@ pub fn send_to(path: &Path, state: &str, fd: Option<BorrowedFd<'_>>) -> io::Resu
         control.push(SendAncillaryMessage::ScmRights(&fds));
     }
     let slices = [IoSlice::new(state.as_bytes())];
-    rustix::net::sendmsg_addr(
-        &socket,
-        &address,
-        &slices,
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )?;
+    rustix::net::sendmsg_addr(&socket, &address, &slices, &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 

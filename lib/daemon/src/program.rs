@@ -40,10 +40,7 @@ where
         if let Some(parent) = shared.parent {
             process::end_with_parent(parent)?;
         }
-        let start = Start {
-            places: shared.places()?,
-            inherited,
-        };
+        let start = Start { places: shared.places()?, inherited };
         block_on(body(args, start))?
     });
     match outcome {
@@ -62,12 +59,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| {
-            ApiError::new(
-                Code::Internal,
-                format!("the event loop could not be made: {error}"),
-            )
-        })?;
+        .map_err(|error| ApiError::new(Code::Internal, format!("the event loop could not be made: {error}")))?;
     Ok(tokio::task::LocalSet::new().block_on(&runtime, future))
 }
 
@@ -85,13 +77,7 @@ mod tests {
 
     #[test]
     fn a_fault_that_starting_again_does_not_cure_has_its_own_exit_code() {
-        assert_eq!(
-            exit_code(&ApiError::new(Code::StoreNewer, "")),
-            EXIT_REFUSED
-        );
-        assert_eq!(
-            exit_code(&ApiError::new(Code::StateLocked, "")),
-            EXIT_FAILED
-        );
+        assert_eq!(exit_code(&ApiError::new(Code::StoreNewer, "")), EXIT_REFUSED);
+        assert_eq!(exit_code(&ApiError::new(Code::StateLocked, "")), EXIT_FAILED);
     }
 }

@@ -65,20 +65,11 @@ impl Spawn {
     fn command(self) -> io::Result<std::process::Command> {
         use std::os::unix::process::CommandExt;
         let mut command = std::process::Command::new(&self.program);
-        command
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .process_group(0);
+        command.args(&self.args).stdin(Stdio::null()).process_group(0);
         match self.base {
             Base::Empty => drop(command.env_clear()),
             Base::Inherited => {
-                for name in [
-                    LISTEN_FDS,
-                    LISTEN_FDNAMES,
-                    LISTEN_PID,
-                    LISTEN_PIDFDID,
-                    NOTIFY_SOCKET,
-                ] {
+                for name in [LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, LISTEN_PIDFDID, NOTIFY_SOCKET] {
                     command.env_remove(name);
                 }
             }
@@ -88,20 +79,11 @@ impl Spawn {
             command.env(NOTIFY_SOCKET, path);
         }
         if !self.descriptors.is_empty() {
-            let names: Vec<&str> = self
-                .descriptors
-                .iter()
-                .map(|(name, _)| name.as_str())
-                .collect();
-            command
-                .env(LISTEN_FDS, names.len().to_string())
-                .env(LISTEN_FDNAMES, names.join(":"));
+            let names: Vec<&str> = self.descriptors.iter().map(|(name, _)| name.as_str()).collect();
+            command.env(LISTEN_FDS, names.len().to_string()).env(LISTEN_FDNAMES, names.join(":"));
             let mappings = (FIRST_FD..)
                 .zip(self.descriptors)
-                .map(|(child_fd, (_, parent_fd))| FdMapping {
-                    parent_fd,
-                    child_fd,
-                })
+                .map(|(child_fd, (_, parent_fd))| FdMapping { parent_fd, child_fd })
                 .collect();
             command.fd_mappings(mappings).map_err(io::Error::other)?;
         }

@@ -14,14 +14,10 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// fails the whole call.
 pub fn adopt(first: RawFd, count: usize, variables: &[&str]) -> io::Result<Vec<OwnedFd>> {
     if TAKEN.swap(true, Ordering::SeqCst) {
-        return Err(io::Error::other(
-            "the inherited descriptors were taken before",
-        ));
+        return Err(io::Error::other("the inherited descriptors were taken before"));
     }
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other(
-            "the inherited descriptors must be taken before the process has threads",
-        ));
+        return Err(io::Error::other("the inherited descriptors must be taken before the process has threads"));
     }
     for name in variables {
         // SAFETY: the process has one thread, as was just read, so nobody reads the environment meanwhile.
@@ -36,8 +32,5 @@ pub fn adopt(first: RawFd, count: usize, variables: &[&str]) -> io::Result<Vec<O
     }
     // SAFETY: the protocol of sd_listen_fds(3) hands these numbers to this process; each is open, as was just
     // checked, and `TAKEN` lets them be adopted once. The program does this before it opens anything.
-    Ok(numbers
-        .into_iter()
-        .map(|number| unsafe { OwnedFd::from_raw_fd(number) })
-        .collect())
+    Ok(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }).collect())
 }

@@ -61,10 +61,7 @@ impl Reply {
             Ok(body) => Self::Json { status, body },
             Err(error) => {
                 tracing::error!(%error, "an answer could not be written as JSON");
-                Self::Refused(ApiError::new(
-                    Code::Internal,
-                    "the answer could not be written",
-                ))
+                Self::Refused(ApiError::new(Code::Internal, "the answer could not be written"))
             }
         }
     }
@@ -90,8 +87,7 @@ impl Reply {
     }
 
     pub(super) fn into_response(self, request_id: &str) -> Response<ReplyBody> {
-        let status =
-            StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let (content_type, body, more) = self.into_parts(request_id);
         let mut response = Response::new(body);
         *response.status_mut() = status;
@@ -109,27 +105,17 @@ impl Reply {
     fn into_parts(self, request_id: &str) -> (Option<HeaderValue>, ReplyBody, HeaderMap) {
         let json = || Some(HeaderValue::from_static(wire::JSON));
         match self {
-            Self::Json { body, .. } => (
-                json(),
-                ReplyBody::Whole(Some(body.into())),
-                HeaderMap::new(),
-            ),
+            Self::Json { body, .. } => (json(), ReplyBody::Whole(Some(body.into())), HeaderMap::new()),
             Self::Empty(_) => (None, ReplyBody::Whole(None), HeaderMap::new()),
-            Self::Refused(error) => (
-                json(),
-                ReplyBody::Whole(Some(envelope(&error, request_id).into())),
-                HeaderMap::new(),
-            ),
+            Self::Refused(error) => {
+                (json(), ReplyBody::Whole(Some(envelope(&error, request_id).into())), HeaderMap::new())
+            }
             Self::Stream(stream) => {
                 let body = match stream.source {
                     Source::File { file, bytes } => ReplyBody::File { file, left: bytes },
                     Source::Channel(receiver) => ReplyBody::Channel(receiver),
                 };
-                (
-                    HeaderValue::from_str(&stream.content_type).ok(),
-                    body,
-                    HeaderMap::new(),
-                )
+                (HeaderValue::from_str(&stream.content_type).ok(), body, HeaderMap::new())
             }
             Self::With(inner, headers) => {
                 let (content_type, body, mut all) = inner.into_parts(request_id);
@@ -168,17 +154,12 @@ impl Body for ReplyBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::File { left: 0, .. } => Poll::Ready(None),
             Self::File { file, left } => Poll::Ready(Some(next_chunk(file, left).map(Frame::data))),
-            Self::Channel(receiver) => receiver
-                .poll_recv(cx)
-                .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Channel(receiver) => receiver.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -192,9 +173,7 @@ impl Body for ReplyBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::File { left, .. } => SizeHint::with_exact(*left),
             Self::Channel(_) => SizeHint::default(),
         }

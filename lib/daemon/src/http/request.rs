@@ -36,22 +36,14 @@ pub struct Body {
 }
 
 impl Request {
-    pub(super) fn new(
-        request: hyper::Request<Incoming>,
-        request_id: String,
-        limits: &Limits,
-    ) -> Self {
+    pub(super) fn new(request: hyper::Request<Incoming>, request_id: String, limits: &Limits) -> Self {
         let (head, incoming) = request.into_parts();
         Self {
             method: head.method,
             path: head.uri.path().to_owned(),
             query: head.uri.query().map(str::to_owned),
             headers: head.headers,
-            body: Body {
-                incoming: Some(incoming),
-                bytes_max: limits.body_bytes,
-                read_time: limits.body_read,
-            },
+            body: Body { incoming: Some(incoming), bytes_max: limits.body_bytes, read_time: limits.body_read },
             request_id,
         }
     }
@@ -60,11 +52,7 @@ impl Request {
     pub fn header(&self, name: impl header::AsHeaderName) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         let first = values.next()?;
-        if values.next().is_some() {
-            None
-        } else {
-            first.to_str().ok()
-        }
+        if values.next().is_some() { None } else { first.to_str().ok() }
     }
 
     /// The token of `Authorization: Bearer …`; `None` when it is absent, repeated, or of another scheme.
@@ -95,12 +83,8 @@ impl Body {
         let Some(mut incoming) = self.incoming.take() else {
             return Err(ApiError::new(Code::Internal, "the body was read before"));
         };
-        let too_large = || {
-            ApiError::new(
-                Code::BodyTooLarge,
-                format!("the body is larger than {} bytes", self.bytes_max),
-            )
-        };
+        let too_large =
+            || ApiError::new(Code::BodyTooLarge, format!("the body is larger than {} bytes", self.bytes_max));
         let announced = incoming.size_hint().lower();
         if announced > self.bytes_max as u64 {
             // A client that waits for `100 Continue` has sent nothing, and will not.
@@ -117,17 +101,11 @@ impl Body {
             }
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a body broke off");
-                Err(ApiError::new(
-                    Code::InvalidRequest,
-                    "the body broke off or is not framed as HTTP/1.1 asks",
-                ))
+                Err(ApiError::new(Code::InvalidRequest, "the body broke off or is not framed as HTTP/1.1 asks"))
             }
             Err(_) => Err(ApiError::new(
                 Code::RequestTimeout,
-                format!(
-                    "the body did not arrive within {} s",
-                    self.read_time.as_secs_f32()
-                ),
+                format!("the body did not arrive within {} s", self.read_time.as_secs_f32()),
             )),
         }
     }
@@ -181,9 +159,7 @@ fn is_json(content_type: &str) -> bool {
 /// The caller's request ID, if it is one that an answer and a log line can carry.
 pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
     let text = headers.get(wire::REQUEST_ID)?.to_str().ok()?;
-    let fits = !text.is_empty()
-        && text.len() <= REQUEST_ID_BYTES_MAX
-        && text.bytes().all(|b| b.is_ascii_graphic());
+    let fits = !text.is_empty() && text.len() <= REQUEST_ID_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic());
     fits.then(|| text.to_owned())
 }
 

@@ -45,12 +45,7 @@ pub async fn serve<S: Service>(
     shutdown: impl Future,
     idle: Option<Duration>,
 ) -> Result<Served, ApiError> {
-    let unusable = |error: io::Error| {
-        ApiError::new(
-            Code::Internal,
-            format!("the socket cannot be served: {error}"),
-        )
-    };
+    let unusable = |error: io::Error| ApiError::new(Code::Internal, format!("the socket cannot be served: {error}"));
     listener.set_nonblocking(true).map_err(unusable)?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(unusable)?;
     let mut shutdown = pin!(shutdown);
@@ -60,9 +55,7 @@ pub async fn serve<S: Service>(
     let mut quiet_since = Instant::now();
 
     let why = loop {
-        let idle_at = idle
-            .filter(|_| connections.is_empty())
-            .map(|time| quiet_since + time);
+        let idle_at = idle.filter(|_| connections.is_empty()).map(|time| quiet_since + time);
         tokio::select! {
             biased;
             _ = &mut shutdown => break Served::Shutdown,
@@ -91,14 +84,13 @@ pub async fn serve<S: Service>(
         }
     };
 
+    // Who dials from now on is refused at once, or waits for the next holder of a socket that was passed.
+    drop(listener);
     // Nobody is left to take the news when every connection has ended.
     let _ = stop.send(true);
     let draining = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(limits.drain, draining).await.is_err() {
-        tracing::warn!(
-            connections = connections.len(),
-            "requests under way did not finish in time"
-        );
+        tracing::warn!(connections = connections.len(), "requests under way did not finish in time");
         connections.shutdown().await;
     }
     Ok(why)
@@ -106,11 +98,7 @@ pub async fn serve<S: Service>(
 
 /// The next connection that ended; waits for ever when there is none.
 async fn next(connections: &mut JoinSet<()>) -> Option<Result<(), tokio::task::JoinError>> {
-    if connections.is_empty() {
-        std::future::pending().await
-    } else {
-        connections.join_next().await
-    }
+    if connections.is_empty() { std::future::pending().await } else { connections.join_next().await }
 }
 
 /// Waits until `instant`; for ever when there is none.
@@ -162,10 +150,7 @@ async fn connection<S: Service>(
 /// Answers a connection that is one too many. The answer fits the empty socket buffer; a client that is gone already
 /// misses nothing.
 fn turn_away(stream: UnixStream, request_id: &str) {
-    let error = ApiError::new(
-        Code::TooManyRequests,
-        "too many connections are open on this socket; try again",
-    );
+    let error = ApiError::new(Code::TooManyRequests, "too many connections are open on this socket; try again");
     let body = reply::envelope(&error, request_id);
     let head = format!(
         "HTTP/1.1 429 Too Many Requests\r\ncontent-type: {}\r\n{}: {request_id}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -174,10 +159,7 @@ fn turn_away(stream: UnixStream, request_id: &str) {
         body.len()
     );
     let answer = [head.as_bytes(), &body].concat();
-    if let Err(error) = stream
-        .into_std()
-        .and_then(|mut stream| stream.write_all(&answer))
-    {
+    if let Err(error) = stream.into_std().and_then(|mut stream| stream.write_all(&answer)) {
         tracing::debug!(%error, "a connection was turned away without an answer");
     }
 }
@@ -191,14 +173,9 @@ struct RequestIds {
 
 impl RequestIds {
     fn new() -> Self {
-        let since_epoch = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let micros = u64::try_from(since_epoch.as_micros()).unwrap_or_default();
-        Self {
-            prefix: (micros << 12) ^ u64::from(std::process::id()),
-            count: Cell::new(0),
-        }
+        Self { prefix: (micros << 12) ^ u64::from(std::process::id()), count: Cell::new(0) }
     }
 
     fn next(&self) -> String {
