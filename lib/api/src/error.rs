@@ -104,6 +104,8 @@ codes! {
     InvalidConfig = "invalid_config", 422, Never;
     /// The generation or the file changed since it was read.
     GenerationConflict = "generation_conflict", 409, Never;
+    /// The configuration file cannot be read or replaced; the log names the path and why.
+    ConfigFileUnavailable = "config_file_unavailable", 503, Never;
     /// A scope that would go has Work that has not ended.
     ScopeInUse = "scope_in_use", 409, Never;
 

@@ -1,1 +1,27 @@
-//! config
+//! What the operator configured: the model, its strict reading, and the generations that were ever active.
+//!
+//! [`parse`] turns bytes into a [`Checked`] configuration or into every fault that it has (C01). A [`Snapshot`] is a
+//! configuration that was published as a generation; [`SnapshotCache`] hands out the active one for the price of one
+//! query. [`ConfigService`] starts from what was committed and publishes what is applied (C05, C06). Nothing here
+//! starts a process, and nothing here knows what an executor does: a [`Registry`] is asked.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod document;
+mod error;
+mod fields;
+mod generation;
+mod model;
+mod parse;
+mod registry;
+mod rule;
+mod snapshot;
+
+pub use cache::SnapshotCache;
+pub use error::{Error, Result};
+pub use fields::{Field, Kind, Presence};
+pub use model::{Binding, Config, Effect, Limits, Match, Pattern, Retry, Route, Scope};
+pub use parse::{Checked, TABLES, parse};
+pub use registry::{Registered, Registry};
+pub use rule::{FAULTS_MAX, Rule};
+pub use snapshot::Snapshot;

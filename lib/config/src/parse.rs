@@ -1,0 +1,329 @@
+//! The tables of version 1, and the rules that hold between fields.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use conduit_api::error::Diagnostic;
+use conduit_api::id::{ScopeId, in_family};
+use conduit_api::limits::{KEY_BYTES_MAX, NAME_BYTES_MAX};
+use conduit_store::digest;
+use serde_json::Value;
+
+use crate::document;
+use crate::fields::{Field, Kind, Object, Presence, Text, Texts};
+use crate::model::{Binding, Config, Effect, Limits, Match, Pattern, Retry, Route, Scope};
+use crate::registry::Registry;
+use crate::rule::{Faults, Rule, below};
+
+const DAY_S: u64 = 86_400;
+const DAY_MS: u64 = DAY_S * 1000;
+
+const fn field(name: &'static str, kind: Kind, presence: Presence) -> Field {
+    Field { name, kind, presence }
+}
+const fn count(min: u64, max: u64) -> Kind {
+    Kind::Count { min, max }
+}
+const fn texts(text: Text) -> Kind {
+    Kind::Texts { text, max: 256 }
+}
+
+#[rustfmt::skip]
+static CONFIG: [Field; 3] = [
+    //    name               what it holds                                  when absent
+    field("version",         count(0, u64::MAX),                            Presence::Required),
+    field("limits",          Kind::Object,                                  Presence::Empty),
+    field("scopes",          Kind::Named { max: 1024 },                     Presence::Required),
+];
+#[rustfmt::skip]
+static LIMITS: [Field; 3] = [
+    field("executions",        count(1, 1024),                              Presence::Number(4)),
+    field("causal_depth_max",  count(1, 1024),                              Presence::Number(32)),
+    field("causal_per_minute", count(1, 1_000_000),                         Presence::Number(600)),
+];
+#[rustfmt::skip]
+static SCOPE: [Field; 6] = [
+    field("enabled",         Kind::Switch,                                  Presence::On),
+    field("concurrency",     count(1, 1024),                                Presence::Number(4)),
+    field("operations",      texts(Text::Dotted),                           Presence::Empty),
+    field("events",          texts(Text::Family),                           Presence::Empty),
+    field("bindings",        Kind::Named { max: 256 },                      Presence::Empty),
+    field("routes",          Kind::Objects { max: 256 },                    Presence::Empty),
+];
+#[rustfmt::skip]
+static BINDING: [Field; 7] = [
+    field("executor",        Kind::Text(Text::Name),                        Presence::Required),
+    field("config",          Kind::Object,                                  Presence::Empty),
+    field("operations",      texts(Text::Dotted),                           Presence::Empty),
+    field("events",          texts(Text::Family),                           Presence::Empty),
+    field("delegates",       texts(Text::Name),                             Presence::Empty),
+    field("deadline_s",      count(1, 30 * DAY_S),                          Presence::Number(3600)),
+    field("retry",           Kind::Object,                                  Presence::Empty),
+];
+#[rustfmt::skip]
+static RETRY: [Field; 3] = [
+    field("attempts",        count(1, 100),                                 Presence::Number(3)),
+    field("backoff_ms",      count(0, DAY_MS),                              Presence::Number(1000)),
+    field("backoff_max_ms",  count(0, DAY_MS),                              Presence::Number(60_000)),
+];
+#[rustfmt::skip]
+static ROUTE: [Field; 3] = [
+    field("match",           Kind::Object,                                  Presence::Required),
+    field("effect",          Kind::Text(Text::OneOf(&Effect::NAMES)),       Presence::Required),
+    field("binding",         Kind::Text(Text::Name),                        Presence::Optional),
+];
+#[rustfmt::skip]
+static MATCH: [Field; 4] = [
+    field("type",            Kind::Text(Text::Pattern),                     Presence::Required),
+    field("source",          Kind::Text(Text::Free(NAME_BYTES_MAX)),        Presence::Optional),
+    field("correlation_key", Kind::Text(Text::Free(KEY_BYTES_MAX)),         Presence::Optional),
+    field("data",            Kind::Pointers { max: 32 },                    Presence::Empty),
+];
+
+/// Every table of version 1 by the path of its object; `docs/configuration.md` is checked against it.
+pub static TABLES: [(&str, &[Field]); 7] = [
+    ("", &CONFIG),
+    ("limits", &LIMITS),
+    ("scopes.*", &SCOPE),
+    ("scopes.*.bindings.*", &BINDING),
+    ("scopes.*.bindings.*.retry", &RETRY),
+    ("scopes.*.routes[]", &ROUTE),
+    ("scopes.*.routes[].match", &MATCH),
+];
+
+/// A configuration without faults, and the bytes that stand for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    pub config: Config,
+    /// RFC 8785 form of the document as it was written, without defaults.
+    pub canonical: Vec<u8>,
+    /// SHA-256 of `canonical`, lower-case hex (C02).
+    pub hash: String,
+}
+
+/// Reads a configuration, strictly; an error lists every independent fault, in the order of pointer and code (C01).
+///
+/// A fault names a pointer, a code and a remedy, never a value of the document.
+pub fn parse(bytes: &[u8], registry: &dyn Registry) -> Result<Checked, Vec<Diagnostic>> {
+    read(bytes, Some(registry))
+}
+
+/// Reads a configuration that was checked before it was committed: references to the registry are not looked at again.
+pub(crate) fn trusted(bytes: &[u8]) -> Result<Checked, Vec<Diagnostic>> {
+    read(bytes, None)
+}
+
+fn read(bytes: &[u8], registry: Option<&dyn Registry>) -> Result<Checked, Vec<Diagnostic>> {
+    let mut faults = Faults::default();
+    let document = document::read(bytes, &mut faults);
+    let config = document.as_ref().and_then(|document| Reader { faults: &mut faults, registry }.config(document));
+    match (faults.sorted(), document, config) {
+        (faults, Some(document), Some(config)) if faults.is_empty() => {
+            let canonical = digest::canonical_json(&document);
+            let hash = digest::hex(&digest::sha256(&canonical));
+            Ok(Checked { config, canonical, hash })
+        }
+        (faults, ..) => Err(faults),
+    }
+}
+
+/// What a scope grants at most, for the bindings and routes in it.
+struct Ceiling<'c> {
+    operations: &'c Texts,
+    events: &'c Texts,
+    bindings: BTreeSet<&'c str>,
+}
+
+struct Reader<'r> {
+    faults: &'r mut Faults,
+    registry: Option<&'r dyn Registry>,
+}
+
+impl Reader<'_> {
+    fn object<'v>(&mut self, value: &'v Value, pointer: &str, table: &'static [Field]) -> Option<Object<'v>> {
+        Object::read(value, pointer, table, self.faults)
+    }
+
+    /// The object of a field that may be absent: then the table's defaults.
+    fn part<'v>(&mut self, parent: &Object<'v>, name: &str, table: &'static [Field]) -> Option<Object<'v>> {
+        static NOTHING: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::Object(serde_json::Map::new()));
+        let value = parent.get(name).unwrap_or(&*NOTHING);
+        self.object(value, &parent.at(name), table)
+    }
+
+    fn config(&mut self, value: &Value) -> Option<Config> {
+        let object = self.object(value, "", &CONFIG)?;
+        if object.get("version").is_some_and(|version| version.as_u64() != Some(1)) {
+            self.faults.add(Rule::UnsupportedVersion, object.at("version"), "use 1");
+        }
+        let limits = self.part(&object, "limits", &LIMITS)?;
+        let limits = Limits {
+            executions: limits.count_u32("executions"),
+            causal_depth_max: limits.count_u32("causal_depth_max"),
+            causal_per_minute: limits.count_u32("causal_per_minute"),
+        };
+        let mut scopes = BTreeMap::new();
+        for (id, value) in object.members("scopes") {
+            let scope = self.scope(value, &below(&object.at("scopes"), id));
+            if let (Ok(id), Some(scope)) = (id.parse::<ScopeId>(), scope) {
+                scopes.insert(id, scope);
+            }
+        }
+        Some(Config { limits, scopes })
+    }
+
+    fn scope(&mut self, value: &Value, pointer: &str) -> Option<Scope> {
+        let object = self.object(value, pointer, &SCOPE)?;
+        let operations = object.texts("operations", value, self.faults);
+        let events = object.texts("events", value, self.faults);
+        self.known_operations(&operations);
+        let ceiling = Ceiling {
+            operations: &operations,
+            events: &events,
+            bindings: object.members("bindings").map(|(name, _)| name.as_str()).collect(),
+        };
+        let mut bindings = BTreeMap::new();
+        for (name, value) in object.members("bindings") {
+            if let Some(binding) = self.binding(value, &below(&object.at("bindings"), name), &ceiling) {
+                bindings.insert(name.clone(), binding);
+            }
+        }
+        let mut routes = Vec::new();
+        for (index, value) in object.items("routes").iter().enumerate() {
+            routes.extend(self.route(value, &format!("{}/{index}", object.at("routes")), &ceiling));
+        }
+        Some(Scope {
+            enabled: object.switch("enabled"),
+            concurrency: object.count_u32("concurrency"),
+            operations: set(&operations),
+            events: set(&events),
+            bindings,
+            routes,
+        })
+    }
+
+    /// Notes each operation that this release does not have.
+    fn known_operations(&mut self, operations: &Texts) {
+        let Some(registry) = self.registry else { return };
+        for (pointer, name) in &operations.entries {
+            if !registry.has_operation(name) {
+                self.faults.add(Rule::UnknownReference, pointer, "name an operation that this release has");
+            }
+        }
+    }
+
+    fn binding(&mut self, value: &Value, pointer: &str, ceiling: &Ceiling<'_>) -> Option<Binding> {
+        let object = self.object(value, pointer, &BINDING)?;
+        let operations = object.texts("operations", value, self.faults);
+        let events = object.texts("events", value, self.faults);
+        let delegates = object.texts("delegates", value, self.faults);
+        self.known_operations(&operations);
+        self.within("operations", &operations, ceiling.operations, |name, granted| name == granted);
+        self.within("events", &events, ceiling.events, in_family);
+        for (pointer, name) in &delegates.entries {
+            self.known_binding(pointer, name, ceiling);
+        }
+        let executor = object.text("executor");
+        let config = object.get("config").cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+        // An executor is not asked about a part that is no object: that is noted already.
+        let config_sound = object.get("config").is_some() || value.get("config").is_none();
+        if let (Some(registry), Some(name), true) = (self.registry, executor, config_sound) {
+            match registry.validate_executor(name, &config, &object.at("config")) {
+                Some(found) => self.faults.extend(found),
+                None => {
+                    let remedy = "name an executor that this release has";
+                    self.faults.add(Rule::UnknownReference, object.at("executor"), remedy);
+                }
+            }
+        }
+        let retry = self.part(&object, "retry", &RETRY)?;
+        Some(Binding {
+            executor: executor.unwrap_or_default().to_owned(),
+            config,
+            operations: set(&operations),
+            events: set(&events),
+            delegates: set(&delegates),
+            deadline_s: object.count("deadline_s"),
+            retry: self.retry(&retry),
+        })
+    }
+
+    fn retry(&mut self, object: &Object<'_>) -> Retry {
+        let (wait, longest) = (object.count("backoff_ms"), object.count("backoff_max_ms"));
+        // A default bound makes room for a longer wait; a written one has to be meant.
+        let written = object.get("backoff_max_ms").is_some();
+        if written && longest < wait {
+            let remedy = "use at least the value of backoff_ms";
+            self.faults.add(Rule::OutOfRange, object.at("backoff_max_ms"), remedy);
+        }
+        Retry { attempts: object.count_u32("attempts"), backoff_ms: wait, backoff_max_ms: longest.max(wait) }
+    }
+
+    /// Notes each text that no text of the scope's list covers; a scope's list with faults of its own is not held against it.
+    fn within(&mut self, list: &str, texts: &Texts, ceiling: &Texts, covers: impl Fn(&str, &str) -> bool) {
+        if !ceiling.whole {
+            return;
+        }
+        for (pointer, name) in &texts.entries {
+            if !ceiling.entries.iter().any(|(_, granted)| covers(name, granted)) {
+                let remedy = format!("remove it, or add it to the scope's {list}");
+                self.faults.add(Rule::AuthorityWidening, pointer, remedy);
+            }
+        }
+    }
+
+    fn known_binding(&mut self, pointer: &str, name: &str, ceiling: &Ceiling<'_>) {
+        if !ceiling.bindings.contains(name) {
+            self.faults.add(Rule::UnknownReference, pointer, "name a binding of this scope");
+        }
+    }
+
+    fn route(&mut self, value: &Value, pointer: &str, ceiling: &Ceiling<'_>) -> Option<Route> {
+        let object = self.object(value, pointer, &ROUTE)?;
+        let binding = object.text("binding");
+        if let Some(name) = binding {
+            self.known_binding(&object.at("binding"), name, ceiling);
+        }
+        let written = value.get("binding").is_some();
+        let effect = match (object.text("effect")?, written) {
+            ("start", false) => {
+                self.faults.add(Rule::MissingField, object.at("binding"), "name the binding that the Work is of");
+                Effect::Start { binding: String::new() }
+            }
+            ("start", true) => Effect::Start { binding: binding.unwrap_or_default().to_owned() },
+            (other, written) => {
+                if written {
+                    self.faults.add(
+                        Rule::ConflictingField,
+                        object.at("binding"),
+                        "remove it: only start takes a binding",
+                    );
+                }
+                match other {
+                    "queue" => Effect::Queue,
+                    "inject" => Effect::Inject,
+                    "interrupt" => Effect::Interrupt,
+                    "wake" => Effect::Wake,
+                    _ => Effect::Drop,
+                }
+            }
+        };
+        let matching = self.object(object.get("match")?, &object.at("match"), &MATCH)?;
+        let kind = matching.text("type")?;
+        Some(Route {
+            matching: Match {
+                kind: match kind.strip_suffix(".*") {
+                    Some(family) => Pattern::Below(family.to_owned()),
+                    None => Pattern::Exact(kind.to_owned()),
+                },
+                source: matching.text("source").map(str::to_owned),
+                correlation_key: matching.text("correlation_key").map(str::to_owned),
+                data: matching.members("data").map(|(at, wanted)| (at.clone(), wanted.clone())).collect(),
+            },
+            effect,
+        })
+    }
+}
+
+fn set(texts: &Texts) -> BTreeSet<String> {
+    texts.entries.iter().map(|(_, text)| text.clone()).collect()
+}

@@ -1,0 +1,90 @@
+//! A configuration as one generation published it, and the questions that are asked of it.
+
+use conduit_api::ScopeId;
+use conduit_api::id::{in_family, is_namespaced};
+use serde_json::{Value, json};
+
+use crate::model::{Binding, Config, Scope};
+use crate::parse::Checked;
+
+/// What stands for text that only the executor may see.
+const REDACTED: &str = "[redacted]";
+
+/// One generation: its number, the hash of its canonical bytes, and its typed configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Snapshot {
+    pub generation: i64,
+    /// SHA-256 of the canonical JSON as it was written, lower-case hex (C02).
+    pub hash: String,
+    pub config: Config,
+}
+
+impl Snapshot {
+    pub fn new(generation: i64, checked: Checked) -> Self {
+        Self { generation, hash: checked.hash, config: checked.config }
+    }
+
+    /// The scope `id`, enabled or not.
+    pub fn scope(&self, id: &ScopeId) -> Option<&Scope> {
+        self.config.scopes.get(id)
+    }
+
+    /// The scope `id`, unless it is disabled: what may be run and emitted in.
+    pub fn enabled_scope(&self, id: &ScopeId) -> Option<&Scope> {
+        self.scope(id).filter(|scope| scope.enabled)
+    }
+
+    /// The binding `name` of the scope, enabled or not.
+    pub fn binding(&self, scope: &ScopeId, name: &str) -> Option<&Binding> {
+        self.scope(scope)?.bindings.get(name)
+    }
+
+    /// The ceiling for operations: whether `operation` may be called in `scope` now (T05, T07).
+    pub fn authorize_operation(&self, scope: &ScopeId, operation: &str) -> bool {
+        self.enabled_scope(scope).is_some_and(|scope| scope.operations.contains(operation))
+    }
+
+    /// The ceiling for Events: whether an Event of type `kind` may be emitted in `scope` now (T07, T08).
+    pub fn authorize_event(&self, scope: &ScopeId, kind: &str) -> bool {
+        self.enabled_scope(scope).is_some_and(|scope| allows_event(scope.events.iter(), kind))
+    }
+
+    /// Whether the process of `binding` may emit an Event of type `kind`: in its own families and under the ceiling.
+    pub fn authorize_binding_event(&self, scope: &ScopeId, binding: &str, kind: &str) -> bool {
+        self.authorize_event(scope, kind)
+            && self.binding(scope, binding).is_some_and(|binding| allows_event(binding.events.iter(), kind))
+    }
+
+    /// The normalized configuration without any text of an executor's part: what the store keeps (C02).
+    pub fn redacted(&self) -> Value {
+        redacted(&self.config)
+    }
+}
+
+/// Whether the event type `kind` belongs to one of `families`; what is not namespaced belongs to none.
+fn allows_event<'f>(mut families: impl Iterator<Item = &'f String>, kind: &str) -> bool {
+    is_namespaced(kind) && families.any(|family| in_family(kind, family))
+}
+
+/// See [`Snapshot::redacted`].
+pub(crate) fn redacted(config: &Config) -> Value {
+    let mut hidden = config.clone();
+    for binding in hidden.scopes.values_mut().flat_map(|scope| scope.bindings.values_mut()) {
+        hide(&mut binding.config);
+    }
+    normalized(&hidden)
+}
+
+/// The configuration with its defaults written out.
+pub(crate) fn normalized(config: &Config) -> Value {
+    json!({"version": 1, "limits": config.limits, "scopes": config.scopes})
+}
+
+fn hide(value: &mut Value) {
+    match value {
+        Value::String(text) => REDACTED.clone_into(text),
+        Value::Array(items) => items.iter_mut().for_each(hide),
+        Value::Object(fields) => fields.values_mut().for_each(hide),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
