@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use hyper::header::HeaderValue;
@@ -72,8 +72,17 @@ fn unusable(path: &Path, why: impl Into<String>) -> ClientError {
     ClientError::Credential { path: path.to_owned(), why: why.into() }
 }
 
+/// Says what helps against the two commonest reasons.
+fn unopened(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "it is not there; the suite was never started here, or the execution is over".into(),
+        ErrorKind::PermissionDenied => "it belongs to another user; run this as the user who runs the suite".into(),
+        _ => error.to_string(),
+    }
+}
+
 fn read(path: &Path) -> Result<Zeroizing<String>> {
-    let file = File::open(path).map_err(|e| unusable(path, e.to_string()))?;
+    let file = File::open(path).map_err(|e| unusable(path, unopened(&e)))?;
     // Room for the whole file at once: a buffer that grows would leave copies behind.
     let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize + 1));
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| unusable(path, e.to_string()))?;
@@ -123,6 +132,12 @@ mod tests {
         std::fs::rename(dir.path().join("next"), &path).unwrap();
         assert!(credential.reload().unwrap());
         assert_eq!(credential.header().unwrap().unwrap(), "Bearer new");
+    }
+
+    #[test]
+    fn a_file_that_is_absent_or_of_another_user_says_what_helps() {
+        assert!(Credential::from_file("/nowhere/token").unwrap_err().to_string().contains("never started here"));
+        assert!(unopened(&io::Error::from_raw_os_error(13)).contains("another user"));
     }
 
     #[test]
