@@ -1,0 +1,33 @@
+//! Events: accepted once, in one order, each with its cause.
+//!
+//! [`accept`] is the only way in. It gives an Event its acceptance sequence and its place in a causal chain, whose
+//! bounds are pinned by the first Event that follows from the chain's root (T08). Routing comes later.
+
+mod accept;
+pub mod bounds;
+
+pub use accept::{Accepted, NewEvent, accept, accept_core};
+
+/// Sources that the host itself accepts Events from.
+pub mod source {
+    /// The host: lifecycle of Works and Waits.
+    pub const CORE: &str = "core";
+    /// An operator.
+    pub const MANUAL: &str = "core.manual";
+
+    /// The source of what an execution emits.
+    pub fn execution(id: &conduit_api::ExecutionId) -> String {
+        format!("execution:{id}")
+    }
+}
+
+/// Types of the Events that the host accepts from itself.
+pub mod kind {
+    pub const WORK_CREATED: &str = "core.work.created";
+    pub const WORK_FINISHED: &str = "core.work.finished";
+    pub const WAIT_TIMED_OUT: &str = "core.wait.timed_out";
+    pub const WORK_RETRIED: &str = "core.work.retried";
+    pub const EXECUTION_CANCELLED: &str = "core.execution.cancelled";
+    /// The family that only the host emits.
+    pub const CORE_FAMILY: &str = "core";
+}

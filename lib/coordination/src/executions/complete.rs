@@ -1,0 +1,308 @@
+//! The end of a segment: what was declared is applied, or the failure policy decides (T12).
+
+use conduit_api::toolbelt::{OutcomeInput, OutcomeStatus, WaitInput};
+use conduit_api::{Code, EventId, WaitId};
+use conduit_store::{Fenced, column_id, named_params};
+use serde_json::{Map, Value};
+
+use super::claim::Claimed;
+use super::policy::{self, Failure, RetryPolicy, Verdict};
+use super::stop::StopReason;
+use crate::artifacts::{self, NewArtifact};
+use crate::error::{Error, Result};
+use crate::work::{self, BlockedReason, Event};
+use crate::{inputs, waits};
+
+/// How the process of a segment ended, as far as the host can prove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SegmentEnd {
+    /// It exited by itself; `failure` says how it failed, if it did.
+    Exited {
+        failure: Option<String>,
+    },
+    TimedOut,
+    /// The host stopped it.
+    Stopped,
+    /// The host cannot say how it ended; `started` whether it can have begun.
+    Lost {
+        started: bool,
+    },
+    /// It never began, and trying again changes nothing.
+    Impossible {
+        code: Code,
+        message: String,
+    },
+}
+
+/// What the segment declared.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Declaration {
+    Wait(WaitInput),
+    Outcome(OutcomeInput),
+}
+
+/// What is to be done with a Work whose segment has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Decision {
+    /// Somebody has already taken the Work in hand.
+    LeaveWork,
+    Finish {
+        outcome: OutcomeInput,
+    },
+    Wait(WaitInput),
+    /// It was interrupted: the next segment is told again, and of the Event.
+    GoOn,
+    Fail {
+        failure: Failure,
+        code: Code,
+        message: String,
+    },
+}
+
+/// Decides from what was asked, what was declared and what happened. A declaration stands whatever the exit status;
+/// when the host could not tell what happened, the failure policy decides in its stead.
+pub(crate) fn decide(stop: Option<StopReason>, declared: Option<Declaration>, end: &SegmentEnd) -> Decision {
+    let fail = |failure, code, message: &str| Decision::Fail { failure, code, message: message.to_owned() };
+    if matches!(stop, Some(StopReason::OperatorCancelled | StopReason::WorkCancelled)) {
+        return Decision::LeaveWork;
+    }
+    match (end, declared) {
+        (SegmentEnd::Lost { started: true }, _) => fail(
+            Failure::Unknown,
+            Code::AttemptLost,
+            "the process had started and the host cannot say how it ended; look at what it did, then retry the Work",
+        ),
+        (SegmentEnd::Lost { started: false }, _) => {
+            fail(Failure::NeverStarted, Code::AttemptLost, "the attempt was lost before its process started")
+        }
+        (SegmentEnd::Impossible { code, message }, _) => {
+            Decision::Fail { failure: Failure::Impossible, code: *code, message: message.clone() }
+        }
+        (_, Some(Declaration::Outcome(outcome))) => Decision::Finish { outcome },
+        (_, Some(Declaration::Wait(wait))) => Decision::Wait(wait),
+        (SegmentEnd::Stopped, None) if stop == Some(StopReason::Interrupted) => Decision::GoOn,
+        (SegmentEnd::Stopped, None) => fail(Failure::Process, Code::ProcessFailed, "the process was stopped"),
+        (SegmentEnd::TimedOut, None) => {
+            fail(Failure::Process, Code::DeadlineExceeded, "the process outlived its deadline")
+        }
+        (SegmentEnd::Exited { failure: Some(how) }, None) => fail(Failure::Process, Code::ProcessFailed, how),
+        (SegmentEnd::Exited { failure: None }, None) => Decision::Finish {
+            outcome: OutcomeInput { status: OutcomeStatus::Succeeded, summary: None, data: Map::new() },
+        },
+    }
+}
+
+/// What became of the execution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completed {
+    /// The execution's state now.
+    pub state: &'static str,
+    /// The Work's state now.
+    pub work_state: &'static str,
+    /// Parked: it keeps its run directory (E06).
+    pub parked: bool,
+    pub wait: Option<WaitId>,
+}
+
+const ROW: &str = "SELECT stop_reason, cause_event_id FROM execution WHERE id = :id AND epoch = :epoch";
+const DECLARED: &str =
+    "SELECT kind, body FROM declaration WHERE execution_id = :id AND epoch = :epoch AND applied_at_us IS NULL";
+const APPLIED: &str = "UPDATE declaration SET applied_at_us = :at WHERE execution_id = :id AND epoch = :epoch";
+const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE execution_id = :id AND revoked_at_us IS NULL";
+const END: &str = "
+    UPDATE execution SET state = :state, code = :code, message = :message, owner = NULL, usage = :usage, stop_reason = NULL,
+                         finished_at_us = :finished, revision = revision + 1
+     WHERE id = :id AND epoch = :epoch AND state IN ('claimed', 'running')";
+const COUNT_FAILURE: &str = "UPDATE work SET failures = failures + 1 WHERE id = :id";
+const FAILURES: &str = "SELECT failures FROM work WHERE id = :id";
+
+fn declaration(tx: &Fenced<'_>) -> Result<Option<Declaration>> {
+    let params = named_params! { ":id": tx.held().execution.as_str(), ":epoch": tx.held().epoch };
+    let found = tx.optional("reading a declaration", DECLARED, params, |row| {
+        Ok((row.get::<_, String>("kind")?, row.get::<_, String>("body")?))
+    })?;
+    let unreadable = |_| Error::Invalid { why: "a stored declaration cannot be read by this release".into() };
+    Ok(match found {
+        None => None,
+        Some((kind, body)) if kind == "wait" => {
+            Some(Declaration::Wait(serde_json::from_str(&body).map_err(unreadable)?))
+        }
+        Some((_, body)) => Some(Declaration::Outcome(serde_json::from_str(&body).map_err(unreadable)?)),
+    })
+}
+
+/// Ends the segment that `tx` is fenced to, in one transaction: its tokens, its outputs, its declaration, its Work.
+pub fn complete(
+    tx: &Fenced<'_>,
+    claimed: &Claimed,
+    end: &SegmentEnd,
+    outputs: &[NewArtifact],
+    usage: &Value,
+    policy: RetryPolicy,
+    resume_capable: bool,
+) -> Result<Completed> {
+    let now = tx.now();
+    let (execution, work) = (&claimed.execution, &claimed.work);
+    let (stop, cause): (Option<StopReason>, EventId) = tx.one(
+        "reading an execution",
+        ROW,
+        named_params! { ":id": execution.as_str(), ":epoch": claimed.epoch },
+        |row| {
+            Ok((
+                row.get::<_, Option<String>>("stop_reason")?.as_deref().and_then(StopReason::from_row),
+                column_id(row, "cause_event_id")?,
+            ))
+        },
+    )?;
+    artifacts::record(tx, execution, work, &claimed.scope, claimed.segment, outputs, now)?;
+    tx.execute("revoking tokens", REVOKE, named_params! { ":id": execution.as_str(), ":at": now.wall.0 })?;
+    let decision = decide(stop, declaration(tx)?, end);
+
+    // The execution's row first: `execution_single` lets the next claim in only when this one has left.
+    let parks = matches!(decision, Decision::Wait(_)) && resume_capable;
+    let (state, code, message) = ended_as(&decision, end, stop, parks);
+    tx.execute("ending an execution", END, named_params! {
+        ":id": execution.as_str(), ":epoch": claimed.epoch, ":state": state, ":code": code.map(Code::as_str), ":message": message,
+        ":usage": usage.to_string(), ":finished": (!parks).then_some(now.wall.0),
+    })?;
+    let mut wait = None;
+    let work_state = match decision {
+        Decision::LeaveWork => {
+            inputs::untell(tx, work, execution)?;
+            work::state_of(tx, work)?
+        }
+        Decision::Finish { outcome } => {
+            inputs::acknowledge(tx, work, execution)?;
+            let how = if outcome.status == OutcomeStatus::Succeeded { Event::Succeeds } else { Event::Fails };
+            work::finish(tx, work, how, &object(&outcome)?, &cause, now)?
+        }
+        Decision::Wait(declared) => {
+            let told = inputs::newest(tx, work, execution)?.map_or(0, |(seq, _)| seq);
+            inputs::acknowledge(tx, work, execution)?;
+            work::set_state(tx, work, Event::Waits, now.wall.0, None, now)?;
+            wait = Some(waits::register(tx, claimed, &declared, told, now)?);
+            work::state_of(tx, work)?
+        }
+        Decision::GoOn => {
+            inputs::untell(tx, work, execution)?;
+            work::set_state(tx, work, Event::TriesAgain, now.wall.0, None, now)?
+        }
+        Decision::Fail { failure, code, message } => {
+            tx.execute("counting a failure", COUNT_FAILURE, named_params! { ":id": work.as_str() })?;
+            let failures: i64 =
+                tx.one("counting failures", FAILURES, named_params! { ":id": work.as_str() }, |row| row.get(0))?;
+            match policy::decide(policy, failures, failure) {
+                Verdict::Again { after_us } => {
+                    inputs::untell(tx, work, execution)?;
+                    work::set_state(tx, work, Event::TriesAgain, now.wall.0.saturating_add(after_us), None, now)?
+                }
+                Verdict::HoldAmbiguous => {
+                    inputs::untell(tx, work, execution)?;
+                    work::set_state(tx, work, Event::Held(BlockedReason::AmbiguousDispatch), now.wall.0, None, now)?
+                }
+                Verdict::Fail => {
+                    inputs::acknowledge(tx, work, execution)?;
+                    let outcome = Map::from_iter([
+                        ("status".to_owned(), Value::from("failed")),
+                        ("code".to_owned(), Value::from(code.as_str())),
+                        ("summary".to_owned(), Value::from(message)),
+                    ]);
+                    work::finish(tx, work, Event::Fails, &outcome, &cause, now)?
+                }
+            }
+        }
+    };
+    tx.execute(
+        "applying a declaration",
+        APPLIED,
+        named_params! { ":id": execution.as_str(), ":epoch": claimed.epoch, ":at": now.wall.0 },
+    )?;
+    Ok(Completed { state, work_state: work_state.as_str(), parked: parks, wait })
+}
+
+/// State, code and message of the execution's row.
+fn ended_as<'d>(
+    decision: &'d Decision,
+    end: &SegmentEnd,
+    stop: Option<StopReason>,
+    parks: bool,
+) -> (&'static str, Option<Code>, Option<&'d str>) {
+    match decision {
+        Decision::LeaveWork if stop == Some(StopReason::OperatorCancelled) => {
+            ("cancelled", Some(Code::OperatorCancelled), None)
+        }
+        Decision::LeaveWork => ("cancelled", Some(Code::OperatorCancelled), None),
+        Decision::Finish { outcome } if outcome.status == OutcomeStatus::Failed => {
+            ("failed", None, outcome.summary.as_deref())
+        }
+        Decision::Finish { .. } => ("succeeded", None, None),
+        Decision::Wait(_) if parks => ("parked", None, None),
+        Decision::Wait(_) => ("succeeded", None, None),
+        Decision::GoOn => ("cancelled", Some(Code::Interrupted), None),
+        Decision::Fail { code, message, .. } => {
+            let state = match end {
+                SegmentEnd::Lost { .. } => "lost",
+                SegmentEnd::TimedOut => "timed_out",
+                SegmentEnd::Exited { .. } | SegmentEnd::Stopped | SegmentEnd::Impossible { .. } => "failed",
+            };
+            (state, Some(*code), Some(message))
+        }
+    }
+}
+
+fn object(outcome: &OutcomeInput) -> Result<Map<String, Value>> {
+    match serde_json::to_value(outcome) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        _ => Err(Error::Invalid { why: "the outcome cannot be written as JSON".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(status: OutcomeStatus) -> Declaration {
+        Declaration::Outcome(OutcomeInput { status, summary: None, data: Map::new() })
+    }
+
+    /// T12
+    #[test]
+    fn a_declared_outcome_stands_whatever_the_exit_status() {
+        for end in
+            [SegmentEnd::Exited { failure: Some("exit status 9".into()) }, SegmentEnd::TimedOut, SegmentEnd::Stopped]
+        {
+            assert!(
+                matches!(decide(None, Some(outcome(OutcomeStatus::Succeeded)), &end), Decision::Finish { .. }),
+                "{end:?}"
+            );
+        }
+    }
+
+    /// T12
+    #[test]
+    fn an_observation_error_follows_the_failure_policy_even_after_a_declaration() {
+        let lost = decide(None, Some(outcome(OutcomeStatus::Succeeded)), &SegmentEnd::Lost { started: true });
+        assert!(matches!(lost, Decision::Fail { failure: Failure::Unknown, code: Code::AttemptLost, .. }));
+    }
+
+    /// M10
+    #[test]
+    fn what_an_operator_took_in_hand_is_left_to_the_operator() {
+        for stop in [StopReason::OperatorCancelled, StopReason::WorkCancelled] {
+            assert_eq!(
+                decide(Some(stop), Some(outcome(OutcomeStatus::Succeeded)), &SegmentEnd::Stopped),
+                Decision::LeaveWork
+            );
+        }
+        assert_eq!(decide(Some(StopReason::Interrupted), None, &SegmentEnd::Stopped), Decision::GoOn);
+    }
+
+    #[test]
+    fn a_process_that_ends_well_without_a_word_has_succeeded() {
+        assert!(matches!(decide(None, None, &SegmentEnd::Exited { failure: None }), Decision::Finish { .. }));
+        assert!(matches!(
+            decide(None, None, &SegmentEnd::Exited { failure: Some("exit status 1".into()) }),
+            Decision::Fail { failure: Failure::Process, .. }
+        ));
+    }
+}

@@ -1,0 +1,113 @@
+//! Stopping an execution: authority goes first, in one transaction; the process follows.
+
+use conduit_api::{EventId, ExecutionId, ScopeId, WorkId};
+use conduit_store::{Now, Read, Write, column_id, named_params};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::events::{self, NewEvent, kind, source};
+use crate::work::{self, BlockedReason, Event};
+
+/// Why the scheduler is to stop a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    OperatorCancelled,
+    WorkCancelled,
+    /// An Event interrupts the segment; the Work goes on with it as input.
+    Interrupted,
+}
+
+impl StopReason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OperatorCancelled => "operator_cancelled",
+            Self::WorkCancelled => "work_cancelled",
+            Self::Interrupted => "interrupted",
+        }
+    }
+    pub(crate) fn from_row(text: &str) -> Option<Self> {
+        [Self::OperatorCancelled, Self::WorkCancelled, Self::Interrupted].into_iter().find(|r| r.as_str() == text)
+    }
+}
+
+const LIVE: &str = "SELECT id FROM execution WHERE work_id = :work AND state IN ('claimed', 'running', 'orphaned')";
+const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE revoked_at_us IS NULL AND execution_id IN (SELECT id FROM execution WHERE work_id = :work)";
+const REQUEST: &str = "
+    UPDATE execution SET stop_reason = :reason, revision = revision + 1
+     WHERE work_id = :work AND state IN ('claimed', 'running') AND stop_reason IS NULL";
+const END_PARKED: &str = "
+    UPDATE execution SET state = 'cancelled', code = 'operator_cancelled', finished_at_us = :at, revision = revision + 1
+     WHERE work_id = :work AND state = 'parked'";
+const REQUESTED: &str = "
+    SELECT id, stop_reason FROM execution WHERE state IN ('claimed', 'running', 'parked', 'orphaned') AND stop_reason IS NOT NULL";
+const CANCELLABLE: &str = "SELECT work_id, scope_id, state, cause_event_id, stop_reason FROM execution WHERE id = :id";
+
+/// The execution of `work` whose process may live, if any.
+pub fn live_of(r: &Read<'_>, work: &WorkId) -> Result<Option<ExecutionId>> {
+    Ok(r.optional("looking for a live execution", LIVE, named_params! { ":work": work.as_str() }, |row| {
+        column_id(row, "id")
+    })?)
+}
+
+/// Takes a Work's executions out of authority: tokens revoked, the running one marked to be stopped, a parked one ended.
+pub fn fence(tx: &Write<'_>, work: &WorkId, reason: StopReason, now: Now) -> Result<()> {
+    let work_id = work.as_str();
+    tx.execute("revoking tokens", REVOKE, named_params! { ":work": work_id, ":at": now.wall.0 })?;
+    tx.execute("asking for a stop", REQUEST, named_params! { ":work": work_id, ":reason": reason.as_str() })?;
+    tx.execute("ending a parked execution", END_PARKED, named_params! { ":work": work_id, ":at": now.wall.0 })?;
+    Ok(())
+}
+
+/// Marks the running segment to be stopped because of an Event; its authority ends with its process. `false` when none runs.
+pub(crate) fn interrupt(tx: &Write<'_>, work: &WorkId) -> Result<bool> {
+    Ok(tx.execute(
+        "asking for a stop",
+        REQUEST,
+        named_params! { ":work": work.as_str(), ":reason": StopReason::Interrupted.as_str() },
+    )? > 0)
+}
+
+/// Every live execution that somebody asked to stop.
+pub fn stop_requested(r: &Read<'_>) -> Result<Vec<(ExecutionId, StopReason)>> {
+    let rows = r.all("looking for stops", REQUESTED, [], |row| {
+        Ok((column_id(row, "id")?, row.get::<_, String>("stop_reason")?))
+    })?;
+    Ok(rows.into_iter().filter_map(|(id, reason)| StopReason::from_row(&reason).map(|reason| (id, reason))).collect())
+}
+
+/// Fences one attempt by an operator's word; its Work is held `operator_cancelled` until a manual retry (M10).
+///
+/// Errors: `not_found`, `illegal_state` when the execution has ended or is being stopped.
+pub fn cancel(tx: &Write<'_>, execution: &ExecutionId, actor: &str, now: Now) -> Result<WorkId> {
+    let found =
+        tx.optional("reading an execution", CANCELLABLE, named_params! { ":id": execution.as_str() }, |row| {
+            Ok((
+                column_id::<WorkId>(row, "work_id")?,
+                column_id::<ScopeId>(row, "scope_id")?,
+                row.get::<_, String>("state")?,
+                column_id::<EventId>(row, "cause_event_id")?,
+                row.get::<_, Option<String>>("stop_reason")?,
+            ))
+        })?;
+    let (work, scope, state, cause, stopping) = found.ok_or(Error::NotFound { what: "execution" })?;
+    if !matches!(state.as_str(), "claimed" | "running" | "parked") || stopping.is_some() {
+        let state = if stopping.is_some() { "being stopped".to_owned() } else { state };
+        return Err(Error::IllegalState { what: "execution", state, remedy: "only a live one can be cancelled" });
+    }
+    crate::waits::cancel_pending(tx, &work, crate::waits::Ended::Cancelled, now)?;
+    if work::state_of(tx, &work)?.after(Event::Held(BlockedReason::OperatorCancelled)).is_ok() {
+        work::set_state(tx, &work, Event::Held(BlockedReason::OperatorCancelled), now.wall.0, None, now)?;
+    }
+    fence(tx, &work, StopReason::OperatorCancelled, now)?;
+    let delivery = format!("{execution}.cancelled");
+    let data = Map::from_iter([("execution_id".to_owned(), Value::from(execution.as_str()))]);
+    let event = NewEvent {
+        work: Some(&work),
+        execution: None,
+        cause: Some(&cause),
+        actor: Some(actor),
+        ..NewEvent::new(&scope, kind::EXECUTION_CANCELLED, source::MANUAL, &delivery, &data)
+    };
+    events::accept_core(tx, &event, now)?;
+    Ok(work)
+}

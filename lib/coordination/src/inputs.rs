@@ -1,0 +1,90 @@
+//! Inputs: Events that a Work is to know.
+//!
+//! `queued` for its next segment, `delivered` to the one that runs, `acknowledged` when that one has ended. An input
+//! that no segment was told of when its Work ends goes back to routing, so that it is not lost.
+
+use conduit_api::{EventId, ExecutionId, WorkId};
+use conduit_store::{Write, column_id, named_params};
+
+use crate::error::Result;
+
+const ADD: &str = "
+    INSERT INTO work_input (work_id, seq, state, execution_id) VALUES (:work, :seq, :state, :execution)
+    ON CONFLICT (work_id, seq) DO NOTHING";
+const DELIVER: &str = "
+    UPDATE work_input SET state = 'delivered', execution_id = :execution WHERE work_id = :work AND state = 'queued'";
+const NEWEST: &str = "
+    SELECT i.seq, e.id FROM work_input i JOIN event e ON e.seq = i.seq
+     WHERE i.work_id = :work AND i.execution_id = :execution AND i.state = 'delivered' ORDER BY i.seq DESC LIMIT 1";
+const ACKNOWLEDGE: &str = "
+    UPDATE work_input SET state = 'acknowledged' WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
+const UNTELL: &str = "
+    UPDATE work_input SET state = 'queued', execution_id = NULL WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
+const REROUTE: &str = "
+    UPDATE event SET route = NULL
+     WHERE seq IN (SELECT seq FROM work_input WHERE work_id = :work AND state = 'queued')";
+const FORGET: &str = "DELETE FROM work_input WHERE work_id = :work AND state = 'queued'";
+
+/// Queues an Event for the Work's next segment.
+pub fn queue(tx: &Write<'_>, work: &WorkId, seq: i64) -> Result<()> {
+    tx.execute(
+        "queueing an input",
+        ADD,
+        named_params! { ":work": work.as_str(), ":seq": seq, ":state": "queued", ":execution": None::<&str> },
+    )?;
+    Ok(())
+}
+
+/// Shows an Event to the segment that runs.
+pub fn inject(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId, seq: i64) -> Result<()> {
+    tx.execute(
+        "injecting an input",
+        ADD,
+        named_params! { ":work": work.as_str(), ":seq": seq, ":state": "delivered", ":execution": execution.as_str() },
+    )?;
+    Ok(())
+}
+
+/// Delivers what is queued to a segment that begins; returns the newest input it is told of, if any.
+pub(crate) fn deliver(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> Result<Option<(i64, EventId)>> {
+    tx.execute(
+        "delivering inputs",
+        DELIVER,
+        named_params! { ":work": work.as_str(), ":execution": execution.as_str() },
+    )?;
+    newest(tx, work, execution)
+}
+
+/// The newest input that the running segment was told of.
+pub(crate) fn newest(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> Result<Option<(i64, EventId)>> {
+    Ok(tx.optional(
+        "reading inputs",
+        NEWEST,
+        named_params! { ":work": work.as_str(), ":execution": execution.as_str() },
+        |row| Ok((row.get("seq")?, column_id(row, "id")?)),
+    )?)
+}
+
+/// The segment that was told of these has ended.
+pub(crate) fn acknowledge(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> Result<()> {
+    tx.execute(
+        "acknowledging inputs",
+        ACKNOWLEDGE,
+        named_params! { ":work": work.as_str(), ":execution": execution.as_str() },
+    )?;
+    Ok(())
+}
+
+/// The segment failed; the next one is told again.
+pub(crate) fn untell(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> Result<()> {
+    tx.execute("returning inputs", UNTELL, named_params! { ":work": work.as_str(), ":execution": execution.as_str() })?;
+    Ok(())
+}
+
+/// The Work has ended; what no segment was told of is routed again.
+pub(crate) fn reroute(tx: &Write<'_>, work: &WorkId) -> Result<()> {
+    if tx.execute("returning inputs to routing", REROUTE, named_params! { ":work": work.as_str() })? > 0 {
+        tx.execute("returning inputs to routing", FORGET, named_params! { ":work": work.as_str() })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! What operators are shown: reads that decide nothing.

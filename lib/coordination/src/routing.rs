@@ -1,0 +1,180 @@
+//! Routing: each accepted Event is offered to the waits, then to its scope's routes, once, in acceptance order.
+
+use conduit_api::{EventId, ScopeId, WorkId};
+use conduit_store::{Now, Read, Write, column_id, mint, named_params};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::events::bounds::Bounds;
+use crate::events::source;
+use crate::executions;
+use crate::routes::{self, Effect, Facts, Route};
+use crate::waits::decide::EventFacts;
+use crate::work::{self, NewWork, State};
+use crate::{inputs, waits};
+
+/// The routes of a scope, and whether it is enabled; asked once for each Event.
+pub trait Routes {
+    fn routes(&self, scope: &ScopeId) -> Option<&[Route]>;
+    fn bounds(&self) -> Bounds;
+}
+
+/// An Event that has not been routed.
+#[derive(Debug, Clone)]
+struct Pending {
+    seq: i64,
+    id: EventId,
+    scope: ScopeId,
+    kind: String,
+    source: String,
+    correlation_key: Option<String>,
+    work: Option<WorkId>,
+    from_execution: bool,
+    data: Value,
+}
+
+/// What a batch did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Routed {
+    pub events: usize,
+    /// Whether a running segment was asked to stop.
+    pub interrupted: bool,
+}
+
+const PENDING: &str = "
+    SELECT seq, id, scope_id, type, source, correlation_key, work_id, execution_id IS NOT NULL AS emitted, data
+      FROM event WHERE route IS NULL ORDER BY seq LIMIT :limit";
+const ROUTED: &str = "UPDATE event SET route = :route WHERE seq = :seq";
+
+/// Whether any Event waits to be routed.
+pub fn pending(r: &Read<'_>) -> Result<bool> {
+    Ok(r.one("looking for Events", "SELECT EXISTS (SELECT 1 FROM event WHERE route IS NULL)", [], |row| row.get(0))?)
+}
+
+/// Routes the oldest unrouted Events, at most `limit`.
+pub fn route_batch(tx: &Write<'_>, table: &impl Routes, limit: i64, now: Now) -> Result<Routed> {
+    let batch = tx.all("looking for Events", PENDING, named_params! { ":limit": limit }, |row| {
+        Ok(Pending {
+            seq: row.get("seq")?,
+            id: column_id(row, "id")?,
+            scope: column_id(row, "scope_id")?,
+            kind: row.get("type")?,
+            source: row.get("source")?,
+            correlation_key: row.get("correlation_key")?,
+            work: row.get::<_, Option<String>>("work_id")?.is_some().then(|| column_id(row, "work_id")).transpose()?,
+            from_execution: row.get("emitted")?,
+            data: serde_json::from_str(&row.get::<_, String>("data")?).unwrap_or(Value::Null),
+        })
+    })?;
+    let mut routed = Routed { events: batch.len(), interrupted: false };
+    for event in &batch {
+        let name = route_one(tx, table, event, now, &mut routed.interrupted)?;
+        tx.execute("routing an Event", ROUTED, named_params! { ":seq": event.seq, ":route": name })?;
+    }
+    Ok(routed)
+}
+
+fn route_one(
+    tx: &Write<'_>,
+    table: &impl Routes,
+    event: &Pending,
+    now: Now,
+    interrupted: &mut bool,
+) -> Result<&'static str> {
+    let key_owner = match &event.correlation_key {
+        Some(key) => work::owner_of_key(tx, &event.scope, key)?,
+        None => None,
+    };
+    let facts = EventFacts {
+        scope: &event.scope,
+        kind: &event.kind,
+        source: &event.source,
+        correlation_key: event.correlation_key.as_deref(),
+        work: event.work.as_ref(),
+        key_owner: key_owner.as_ref(),
+        data: &event.data,
+    };
+    let woke = waits::offer(tx, &facts, event.seq, now)?;
+    let unmatched = if woke { "wake" } else { "unmatched" };
+    let Some(list) = table.routes(&event.scope) else { return Ok(unmatched) };
+    let asked = Facts {
+        kind: &event.kind,
+        source: &event.source,
+        correlation_key: event.correlation_key.as_deref(),
+        data: &event.data,
+    };
+    let Some((_, effect)) = routes::decide(list, asked) else { return Ok(unmatched) };
+    // What an execution emits is about its own Work but not for it; everything else is for the Work that it names.
+    let target = key_owner.clone().or_else(|| event.work.clone().filter(|_| !event.from_execution));
+    match effect {
+        Effect::Drop => Ok(effect.name()),
+        Effect::Start { binding } => match &key_owner {
+            Some(owner) => {
+                inputs::queue(tx, owner, event.seq)?;
+                Ok("queue")
+            }
+            None => start(tx, table, event, binding, now, unmatched),
+        },
+        Effect::Queue | Effect::Inject | Effect::Interrupt | Effect::Wake => match target {
+            Some(target) if !work::state_of(tx, &target)?.has_ended() => {
+                apply(tx, effect, &target, event.seq, now, interrupted)?;
+                Ok(effect.name())
+            }
+            _ => Ok(unmatched),
+        },
+    }
+}
+
+/// A new Work for the Event. A chain that has reached its bounds starts nothing more: the Event stays, unmatched.
+fn start(
+    tx: &Write<'_>,
+    table: &impl Routes,
+    event: &Pending,
+    binding: &str,
+    now: Now,
+    unmatched: &'static str,
+) -> Result<&'static str> {
+    let keys: Vec<String> = event.correlation_key.iter().cloned().collect();
+    let data = event.data.as_object().cloned().unwrap_or_default();
+    let new = NewWork {
+        id: mint(now),
+        scope: &event.scope,
+        binding,
+        title: None,
+        parent: None,
+        keys: &keys,
+        data: &data,
+        cause: Some(&event.id),
+        input: Some(event.seq),
+        source: source::CORE,
+        actor: None,
+    };
+    match work::create(tx, &new, table.bounds(), now) {
+        Ok(_) => Ok("start"),
+        Err(Error::CausalDepthExceeded { .. } | Error::CausalRateExceeded { .. }) => Ok(unmatched),
+        Err(error) => Err(error),
+    }
+}
+
+fn apply(tx: &Write<'_>, effect: &Effect, target: &WorkId, seq: i64, now: Now, interrupted: &mut bool) -> Result<()> {
+    let running = match work::state_of(tx, target)? {
+        State::Running => executions::live_of(tx, target)?,
+        _ => None,
+    };
+    match (effect, running) {
+        (Effect::Inject, Some(execution)) => inputs::inject(tx, target, &execution, seq),
+        (Effect::Interrupt, Some(_)) => {
+            inputs::queue(tx, target, seq)?;
+            *interrupted |= executions::interrupt(tx, target)?;
+            Ok(())
+        }
+        (Effect::Interrupt | Effect::Wake, None) => {
+            inputs::queue(tx, target, seq)?;
+            if work::make_ready(tx, target, now)? {
+                waits::cancel_pending(tx, target, waits::Ended::Woken, now)?;
+            }
+            Ok(())
+        }
+        _ => inputs::queue(tx, target, seq),
+    }
+}
