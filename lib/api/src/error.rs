@@ -134,6 +134,8 @@ codes! {
     SocketPathTooLong = "socket_path_too_long", 503, Never;
     /// The executable of an execution is not there or cannot be run.
     ExecutableUnavailable = "executable_unavailable", 422, Never;
+    /// The working directory of an execution is not there or cannot be used.
+    WorkingDirectoryUnavailable = "working_directory_unavailable", 422, Never;
 
     // Execution results, as recorded on an Execution
     /// The process ended with a failure.

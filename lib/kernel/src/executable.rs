@@ -1,0 +1,130 @@
+//! Executable identity: which file, and which bytes.
+//!
+//! Bytes are hashed once and remembered by what changes when they do (device, inode, size, mtime, ctime). A file
+//! that changed within the granularity of its clock before it was hashed is not trusted to its stamp, but hashed again.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use conduit_store::digest::hex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::{Error, Result};
+
+/// What changes when the bytes of a file do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stamp {
+    pub dev: u64,
+    pub ino: u64,
+    pub size: u64,
+    pub mtime_ns: i64,
+    pub ctime_ns: i64,
+}
+
+impl Stamp {
+    pub fn of(meta: &Metadata) -> Self {
+        let nanos = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            dev: meta.dev(),
+            ino: meta.ino(),
+            size: meta.size(),
+            mtime_ns: nanos(meta.mtime(), meta.mtime_nsec()),
+            ctime_ns: nanos(meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+/// A file that can be run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Executable {
+    /// As the caller wrote it: argv\[0\], for multicall programs.
+    pub invoked: PathBuf,
+    /// With every link resolved: what is run.
+    pub canonical: PathBuf,
+    /// SHA-256 of its bytes, lower-case hex.
+    pub digest: String,
+    pub stamp: Stamp,
+    /// Whether an equal stamp proves equal bytes.
+    pub settled: bool,
+}
+
+/// A file younger than this when it was hashed may change again without its stamp showing it.
+const RACY: Duration = Duration::from_millis(100);
+/// How many files are remembered.
+const REMEMBERED_MAX: usize = 256;
+
+/// Digests of executables that were seen before.
+#[derive(Debug, Default)]
+pub struct Executables {
+    known: RefCell<HashMap<Stamp, String>>,
+}
+
+impl Executables {
+    /// Resolves and hashes `invoked`. Error: `executable_unavailable`, which says what is wrong with it.
+    pub fn identify(&self, invoked: &Path) -> Result<Executable> {
+        let unavailable = |why: String| Error::ExecutableUnavailable { path: invoked.to_owned(), why };
+        let said = |error: std::io::Error| unavailable(error.kind().to_string());
+        let canonical = std::fs::canonicalize(invoked).map_err(said)?;
+        let meta = std::fs::metadata(&canonical).map_err(said)?;
+        if !meta.is_file() {
+            return Err(unavailable("it is not a regular file".into()));
+        }
+        rustix::fs::access(&canonical, rustix::fs::Access::EXEC_OK)
+            .map_err(|_| unavailable("it may not be executed by this user".into()))?;
+        let stamp = Stamp::of(&meta);
+        if let Some(digest) = self.known.borrow().get(&stamp).cloned() {
+            return Ok(Executable { invoked: invoked.to_owned(), canonical, digest, stamp, settled: true });
+        }
+        let (digest, stamp) = hash(&canonical).map_err(said)?;
+        let settled = is_settled(&stamp);
+        if settled {
+            let mut known = self.known.borrow_mut();
+            if known.len() >= REMEMBERED_MAX {
+                known.clear();
+            }
+            known.insert(stamp, digest.clone());
+        }
+        Ok(Executable { invoked: invoked.to_owned(), canonical, digest, stamp, settled })
+    }
+}
+
+impl Executable {
+    /// Whether the file still has the bytes that were admitted: by its stamp where that proves it, else by hashing.
+    pub(crate) fn is_unchanged(&self) -> std::io::Result<bool> {
+        if self.settled && Stamp::of(&std::fs::metadata(&self.canonical)?) == self.stamp {
+            return Ok(true);
+        }
+        Ok(hash(&self.canonical)?.0 == self.digest)
+    }
+}
+
+fn is_settled(stamp: &Stamp) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_nanos());
+    u128::try_from(stamp.ctime_ns.max(stamp.mtime_ns)).is_ok_and(|changed| changed + RACY.as_nanos() < now)
+}
+
+/// Digest of a file's bytes, and its stamp, which was the same before and after.
+fn hash(path: &Path) -> std::io::Result<(String, Stamp)> {
+    let mut file = File::open(path)?;
+    let before = Stamp::of(&file.metadata()?);
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n => hash.update(&buffer[..n]),
+        }
+    }
+    if Stamp::of(&file.metadata()?) != before {
+        return Err(std::io::Error::other("it changed while it was read"));
+    }
+    Ok((hex(&hash.finalize()), before))
+}

@@ -1,0 +1,3 @@
+//! The `process` launcher.
+#[derive(Debug)]
+pub struct ProcessLauncher {}
