@@ -2,7 +2,8 @@
 //!
 //! [`rundir`] is what stands on disk, [`control`] how the scheduler asks for an endpoint. The two programs are the
 //! [`spawner`], which owns every run socket and accepts nothing on them, and the [`worker`], which serves one of them.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod control;
 pub mod rundir;
+pub mod spawner;

@@ -290,7 +290,7 @@ mod tests {
         fs::write(half.path().join("execution"), "").unwrap();
         fs::write(state.join("runs/note"), "x").unwrap();
         let listing = list(&state).unwrap();
-        assert_eq!(listing.runs, [dir.clone()]);
+        assert_eq!(listing.runs, std::slice::from_ref(&dir));
         assert_eq!(listing.strays.len(), 2);
         // What a power cut emptied is completed, not refused.
         assert_eq!(RunDir::prepare(&state, &id(2)).unwrap(), half);

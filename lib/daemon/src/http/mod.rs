@@ -39,6 +39,8 @@ pub struct Limits {
     pub body_read: Duration,
     /// Time that requests under way have to finish once the server is to stop.
     pub drain: Duration,
+    /// Whether a connection of another user, root included, is closed unanswered (`SO_PEERCRED`).
+    pub own_user_only: bool,
 }
 
 impl Default for Limits {
@@ -51,6 +53,7 @@ impl Default for Limits {
             body_bytes: BODY_BYTES_MAX,
             body_read: Duration::from_secs(10),
             drain: Duration::from_secs(5),
+            own_user_only: false,
         }
     }
 }

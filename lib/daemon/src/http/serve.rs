@@ -60,6 +60,9 @@ pub async fn serve<S: Service>(
             biased;
             _ = &mut shutdown => break Served::Shutdown,
             accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if limits.own_user_only && !is_own_user(&stream) => {
+                    tracing::warn!("a connection of another user was closed");
+                }
                 Ok((stream, _)) if connections.len() < limits.connections => {
                     connections.spawn_local(connection(stream, service.clone(), limits, ids.clone(), stopped.clone()));
                 }
@@ -145,6 +148,11 @@ async fn connection<S: Service>(
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection broke");
     }
+}
+
+/// Whether the other end is a process of this user; not when that cannot be known.
+fn is_own_user(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
 }
 
 /// Answers a connection that is one too many. The answer fits the empty socket buffer; a client that is gone already
