@@ -1,6 +1,7 @@
 //! Routing: each accepted Event is offered to the waits, then to its scope's routes, once, in acceptance order.
 
 use conduit_api::{EventId, ScopeId, WorkId};
+use conduit_config::{Effect, Snapshot};
 use conduit_store::{Now, Read, Write, column_id, mint, named_params};
 use serde_json::Value;
 
@@ -8,16 +9,10 @@ use crate::error::{Error, Result};
 use crate::events::bounds::Bounds;
 use crate::events::source;
 use crate::executions;
-use crate::routes::{self, Effect, Facts, Route};
+use crate::routes::{self, Facts};
 use crate::waits::decide::EventFacts;
 use crate::work::{self, NewWork, State};
 use crate::{inputs, waits};
-
-/// The routes of a scope, and whether it is enabled; asked once for each Event.
-pub trait Routes {
-    fn routes(&self, scope: &ScopeId) -> Option<&[Route]>;
-    fn bounds(&self) -> Bounds;
-}
 
 /// An Event that has not been routed.
 #[derive(Debug, Clone)]
@@ -52,7 +47,7 @@ pub fn pending(r: &Read<'_>) -> Result<bool> {
 }
 
 /// Routes the oldest unrouted Events, at most `limit`.
-pub fn route_batch(tx: &Write<'_>, table: &impl Routes, limit: i64, now: Now) -> Result<Routed> {
+pub fn route_batch(tx: &Write<'_>, snapshot: &Snapshot, limit: i64, now: Now) -> Result<Routed> {
     let batch = tx.all("looking for Events", PENDING, named_params! { ":limit": limit }, |row| {
         Ok(Pending {
             seq: row.get("seq")?,
@@ -68,7 +63,7 @@ pub fn route_batch(tx: &Write<'_>, table: &impl Routes, limit: i64, now: Now) ->
     })?;
     let mut routed = Routed { events: batch.len(), interrupted: false };
     for event in &batch {
-        let name = route_one(tx, table, event, now, &mut routed.interrupted)?;
+        let name = route_one(tx, snapshot, event, now, &mut routed.interrupted)?;
         tx.execute("routing an Event", ROUTED, named_params! { ":seq": event.seq, ":route": name })?;
     }
     Ok(routed)
@@ -76,7 +71,7 @@ pub fn route_batch(tx: &Write<'_>, table: &impl Routes, limit: i64, now: Now) ->
 
 fn route_one(
     tx: &Write<'_>,
-    table: &impl Routes,
+    snapshot: &Snapshot,
     event: &Pending,
     now: Now,
     interrupted: &mut bool,
@@ -96,14 +91,14 @@ fn route_one(
     };
     let woke = waits::offer(tx, &facts, event.seq, now)?;
     let unmatched = if woke { "wake" } else { "unmatched" };
-    let Some(list) = table.routes(&event.scope) else { return Ok(unmatched) };
+    let Some(scope) = snapshot.enabled_scope(&event.scope) else { return Ok(unmatched) };
     let asked = Facts {
         kind: &event.kind,
         source: &event.source,
         correlation_key: event.correlation_key.as_deref(),
         data: &event.data,
     };
-    let Some((_, effect)) = routes::decide(list, asked) else { return Ok(unmatched) };
+    let Some((_, effect)) = routes::decide(&scope.routes, asked) else { return Ok(unmatched) };
     // What an execution emits is about its own Work but not for it; everything else is for the Work that it names.
     let target = key_owner.clone().or_else(|| event.work.clone().filter(|_| !event.from_execution));
     match effect {
@@ -113,7 +108,7 @@ fn route_one(
                 inputs::queue(tx, owner, event.seq)?;
                 Ok("queue")
             }
-            None => start(tx, table, event, binding, now, unmatched),
+            None => start(tx, snapshot, event, binding, now, unmatched),
         },
         Effect::Queue | Effect::Inject | Effect::Interrupt | Effect::Wake => match target {
             Some(target) if !work::state_of(tx, &target)?.has_ended() => {
@@ -128,7 +123,7 @@ fn route_one(
 /// A new Work for the Event. A chain that has reached its bounds starts nothing more: the Event stays, unmatched.
 fn start(
     tx: &Write<'_>,
-    table: &impl Routes,
+    snapshot: &Snapshot,
     event: &Pending,
     binding: &str,
     now: Now,
@@ -149,7 +144,7 @@ fn start(
         source: source::CORE,
         actor: None,
     };
-    match work::create(tx, &new, table.bounds(), now) {
+    match work::create(tx, &new, Bounds::of(snapshot), now) {
         Ok(_) => Ok("start"),
         Err(Error::CausalDepthExceeded { .. } | Error::CausalRateExceeded { .. }) => Ok(unmatched),
         Err(error) => Err(error),

@@ -11,6 +11,14 @@ pub struct Bounds {
     pub per_minute: i64,
 }
 
+impl Bounds {
+    /// What the active configuration sets.
+    pub fn of(snapshot: &conduit_config::Snapshot) -> Self {
+        let limits = snapshot.config.limits;
+        Self { depth_max: i64::from(limits.causal_depth_max), per_minute: i64::from(limits.causal_per_minute) }
+    }
+}
+
 /// What is known of a chain: its pinned bounds, and how it grew in the minute it last grew in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain {
