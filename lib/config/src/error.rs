@@ -11,6 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error("the configuration has faults: {}", list(.0))]
     Invalid(Vec<Diagnostic>),
+    #[error("the configuration file {} has faults: {}", path.display(), list(diagnostics))]
+    FileInvalid { path: PathBuf, diagnostics: Vec<Diagnostic> },
     #[error("generation {current} is active, not {expected}; read the configuration again and repeat the change")]
     GenerationConflict { expected: i64, current: i64 },
     #[error("the scope `{scope}` has {works} Work that has not ended; finish or cancel it before the scope goes")]
@@ -41,7 +43,7 @@ impl Error {
     /// The stable name of the fault.
     pub const fn code(&self) -> Code {
         match self {
-            Self::Invalid(_) | Self::NothingUsable { .. } => Code::InvalidConfig,
+            Self::Invalid(_) | Self::FileInvalid { .. } | Self::NothingUsable { .. } => Code::InvalidConfig,
             Self::GenerationConflict { .. } => Code::GenerationConflict,
             Self::ScopeInUse { .. } => Code::ScopeInUse,
             Self::File { .. } | Self::FileMounted { .. } => Code::ConfigFileUnavailable,
@@ -54,7 +56,7 @@ impl Error {
     /// What a caller over a socket is told: no path that it did not name, no text of the system.
     pub fn to_api(&self) -> ApiError {
         let message = match self {
-            Self::Invalid(diagnostics) => {
+            Self::Invalid(diagnostics) | Self::FileInvalid { diagnostics, .. } => {
                 let message = "the configuration has faults; nothing was changed";
                 let error = ApiError::new(self.code(), message);
                 return ApiError { diagnostics: diagnostics.clone(), ..error };

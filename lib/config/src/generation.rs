@@ -2,31 +2,49 @@
 //!
 //! The store keeps a hash and a redacted snapshot; what an executor is given never enters it (design §9.20).
 
-use conduit_store::{Read, StateDir, digest, named_params};
+use conduit_api::ScopeId;
+use conduit_store::{Now, Read, StateDir, Write, column_id, digest, named_params};
 
 use crate::error::{Error, Result};
-use crate::parse;
-use crate::snapshot::Snapshot;
+use crate::model::Config;
+use crate::parse::{self, Checked};
+use crate::snapshot::{Snapshot, redacted};
 
 const ACTIVE_NUMBER: &str = "SELECT number FROM generation ORDER BY number DESC LIMIT 1";
 const HASH: &str = "SELECT config_hash FROM generation WHERE number = :number";
+const INSERT: &str = "
+    INSERT INTO generation (number, config_hash, snapshot, published_at_us, published_by)
+    VALUES (:number, :hash, :snapshot, :now, :actor)";
+const SCOPES: &str = "SELECT id FROM scope ORDER BY id";
+const SCOPE_DELETE: &str = "DELETE FROM scope WHERE id = :id";
+const SCOPE_UPSERT: &str = "
+    INSERT INTO scope (id, enabled, generation, created_at_us, updated_at_us)
+    VALUES (:id, :enabled, :number, :now, :now)
+    ON CONFLICT (id) DO UPDATE SET enabled = :enabled, generation = :number, updated_at_us = :now";
+/// Works that have not ended, from the counts, so that it costs the same at any size.
+const UNFINISHED: &str = "
+    SELECT coalesce(sum(n), 0) FROM work_count
+     WHERE scope_id = :id AND state NOT IN ('succeeded', 'failed', 'cancelled')";
 
 /// The number of the active generation; `None` before the first.
 pub(crate) fn active_number(read: &Read<'_>) -> Result<Option<i64>> {
     Ok(read.optional("reading the active generation", ACTIVE_NUMBER, [], |row| row.get(0))?)
 }
 
-/// Loads generation `number`: its bytes, verified against its hash, parsed without asking a registry.
-///
-/// Error: `state_unavailable` when there is no such generation, or its bytes are missing or altered.
+/// Loads generation `number`. Error: as for [`committed`].
 pub(crate) fn load(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Snapshot> {
-    let damaged = |why: String| Error::GenerationDamaged { generation: number, why };
-    let bytes = bytes(read, state, number)?;
-    let checked = parse::trusted(&bytes).map_err(|faults| damaged(Error::Invalid(faults).to_string()))?;
-    Ok(Snapshot::new(number, checked))
+    Ok(Snapshot::new(number, committed(read, state, number)?))
 }
 
-/// The bytes of generation `number`, verified against its hash. Error: as for [`load`].
+/// Reads generation `number`: its bytes, verified against its hash, parsed without asking a registry.
+///
+/// Error: `state_unavailable` when there is no such generation, or its bytes are missing or altered.
+pub(crate) fn committed(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Checked> {
+    parse::trusted(&bytes(read, state, number)?)
+        .map_err(|faults| Error::GenerationDamaged { generation: number, why: Error::Invalid(faults).to_string() })
+}
+
+/// The bytes of generation `number`, verified against its hash. Error: as for [`committed`].
 pub(crate) fn bytes(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Vec<u8>> {
     let damaged = |why: &str| Error::GenerationDamaged { generation: number, why: why.to_owned() };
     let hash: Option<String> =
@@ -40,4 +58,67 @@ pub(crate) fn bytes(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Ve
         return Err(damaged("its bytes were altered"));
     }
     Ok(bytes)
+}
+
+/// A generation about to become active; its bytes are on disk already.
+pub(crate) struct Publication<'p> {
+    pub candidate: &'p Checked,
+    /// The generation that has to be active still.
+    pub replaces: Option<i64>,
+    /// Its configuration, when that can be read: a scope that is the same in both keeps its row.
+    pub previous: Option<&'p Config>,
+    pub actor: &'p str,
+    pub now: Now,
+}
+
+/// Makes a generation active, with its scopes, and returns its number.
+///
+/// Errors: `generation_conflict` when another became active meanwhile; `scope_in_use`.
+pub(crate) fn publish(tx: &Write<'_>, publication: &Publication<'_>) -> Result<i64> {
+    let Publication { candidate, replaces, previous, actor, now } = *publication;
+    let current = active_number(tx)?;
+    if current != replaces {
+        let (expected, current) = (replaces.unwrap_or_default(), current.unwrap_or_default());
+        return Err(Error::GenerationConflict { expected, current });
+    }
+    refuse_scope_in_use(tx, &candidate.config)?;
+    let number = current.unwrap_or_default() + 1;
+    let snapshot = redacted(&candidate.config).to_string();
+    tx.execute(
+        "publishing a generation",
+        INSERT,
+        named_params! { ":number": number, ":hash": candidate.hash, ":snapshot": snapshot, ":now": now.wall.0, ":actor": actor },
+    )?;
+    for id in removed_scopes(tx, &candidate.config)? {
+        tx.execute("removing a scope", SCOPE_DELETE, named_params! { ":id": id.as_str() })?;
+    }
+    for (id, scope) in &candidate.config.scopes {
+        if previous.and_then(|config| config.scopes.get(id)) != Some(scope) {
+            tx.execute(
+                "recording a scope",
+                SCOPE_UPSERT,
+                named_params! { ":id": id.as_str(), ":enabled": scope.enabled, ":number": number, ":now": now.wall.0 },
+            )?;
+        }
+    }
+    Ok(number)
+}
+
+/// Error: `scope_in_use` when a scope that `config` no longer has has Work which has not ended.
+pub(crate) fn refuse_scope_in_use(read: &Read<'_>, config: &Config) -> Result<()> {
+    for id in removed_scopes(read, config)? {
+        let works: i64 =
+            read.one("counting the Work of a scope", UNFINISHED, named_params! { ":id": id.as_str() }, |row| {
+                row.get(0)
+            })?;
+        if works > 0 {
+            return Err(Error::ScopeInUse { scope: id.to_string(), works });
+        }
+    }
+    Ok(())
+}
+
+fn removed_scopes(read: &Read<'_>, config: &Config) -> Result<Vec<ScopeId>> {
+    let known: Vec<ScopeId> = read.all("reading the scopes", SCOPES, [], |row| column_id(row, "id"))?;
+    Ok(known.into_iter().filter(|id| !config.scopes.contains_key(id)).collect())
 }
