@@ -23,6 +23,6 @@ pub use clock::{Clock, Now};
 pub use error::{Error, Result};
 pub use id::mint;
 pub use lease::Fence;
-pub use rusqlite::{Row, named_params};
+pub use rusqlite::{Result as RowResult, Row, named_params};
 pub use state::StateDir;
 pub use tx::{Fenced, Read, Store, Write, column_id};

@@ -2,11 +2,12 @@
 
 use conduit_api::toolbelt::{OutcomeInput, OutcomeStatus, WaitInput};
 use conduit_api::{Code, EventId, WaitId};
+use conduit_config::Retry;
 use conduit_store::{Fenced, column_id, named_params};
 use serde_json::{Map, Value};
 
 use super::claim::Claimed;
-use super::policy::{self, Failure, RetryPolicy, Verdict};
+use super::policy::{self, Failure, Verdict};
 use super::stop::StopReason;
 use crate::artifacts::{self, NewArtifact};
 use crate::error::{Error, Result};
@@ -138,7 +139,7 @@ pub fn complete(
     end: &SegmentEnd,
     outputs: &[NewArtifact],
     usage: &Value,
-    policy: RetryPolicy,
+    policy: Retry,
     resume_capable: bool,
 ) -> Result<Completed> {
     let now = tx.now();

@@ -1,0 +1,290 @@
+//! A toolbelt: one execution's calls, from the bearer to the committed answer.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use conduit_api::limits::REQUEST_ID_BYTES_MAX;
+use conduit_api::toolbelt::{CallRequest, CallResponse, operation};
+use conduit_api::{ApiError, Code, ExecutionId, json};
+use conduit_config::{Snapshot, SnapshotCache};
+use conduit_store::digest::Sha256Digest;
+use conduit_store::history::{History, ToolbeltRecord};
+use conduit_store::{Clock, Now, StateDir, Store};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::check::{self, Assertions, Authorized, CreateWork, DeclareOutcome, Emit, Operation, ReadContext, Wait};
+use crate::error::{Error, Result};
+use crate::token::{self, TokenRecord};
+use crate::{context, guidance, operations, replay};
+
+/// The toolbelt of one execution, as its endpoint serves it.
+#[derive(Debug)]
+pub struct Toolbelt {
+    state: StateDir,
+    store: Store,
+    history: History,
+    snapshots: SnapshotCache,
+    execution: ExecutionId,
+}
+
+/// A call that was carried out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Called {
+    pub response: CallResponse,
+    /// Whether the scheduler should hear of it: something was committed that it acts on.
+    pub ring: bool,
+}
+
+/// What the store and the configuration say about a bearer.
+struct Known {
+    token: Option<TokenRecord>,
+    snapshot: Rc<Snapshot>,
+}
+
+impl Toolbelt {
+    /// Opens the store of `state` for the socket of `execution`.
+    pub fn open(state: &Path, execution: ExecutionId) -> Result<Self> {
+        let state = StateDir::open(state)?;
+        let store = Store::open(&state)?;
+        let history = History::open(&state)?;
+        Ok(Self { state, store, history, snapshots: SnapshotCache::default(), execution })
+    }
+
+    /// Carries out one call, or refuses it; either way a record of it is kept (T05, T06).
+    ///
+    /// `header_key` is the `Idempotency-Key` header, which stands in for an absent `request_id` (T14).
+    pub fn call(&mut self, bearer: &str, request: &CallRequest, header_key: Option<&str>) -> Result<Called, ApiError> {
+        let now = Clock.now();
+        let request_id = request.request_id.as_deref().or(header_key);
+        let mut known = None;
+        let done =
+            check_request_id(request_id).and_then(|()| self.dispatch(bearer, request, request_id, now, &mut known));
+        self.record(known.as_ref(), &request.operation, request_id, done.as_ref().map(|_| ()), now);
+        done.map_err(|error| {
+            log(&error, &self.execution);
+            error.to_api()
+        })
+    }
+
+    /// The guidance of what the bearer may call (E02).
+    pub fn guidance(&mut self, bearer: &str) -> Result<Value, ApiError> {
+        self.look(bearer, |token, snapshot| {
+            guidance::of(token, |name| snapshot.authorize_operation(&token.scope, name))
+        })
+    }
+
+    /// Which of the bearer's operations serve `capability` (E02). Builtins serve none.
+    pub fn serving(&mut self, bearer: &str, capability: &str) -> Result<Value, ApiError> {
+        self.look(bearer, |_, _| serde_json::json!({"capability": capability, "operations": []}))
+    }
+
+    fn look(&mut self, bearer: &str, show: impl FnOnce(&TokenRecord, &Snapshot) -> Value) -> Result<Value, ApiError> {
+        let now = Clock.now();
+        let looked = self.known(bearer).and_then(|known| {
+            let authorized = check::authorize_look(known.token, &self.assertions(None), now)?;
+            self.store.fenced_read(authorized.fence(), authorized.demand(), now, |_| Ok::<_, Error>(()))?;
+            Ok(show(authorized.token(), &known.snapshot))
+        });
+        looked.map_err(|error| error.to_api())
+    }
+
+    /// Writes the records that have gathered. Call it when nothing else is to be done, and before the end.
+    pub fn flush_history(&mut self) {
+        if let Err(error) = self.history.flush() {
+            tracing::warn!(%error, "some records of calls were not written");
+        }
+    }
+
+    pub fn has_unwritten_history(&self) -> bool {
+        self.history.has_pending()
+    }
+
+    fn known(&mut self, bearer: &str) -> Result<Known> {
+        let digest = token::digest(bearer);
+        let (state, snapshots) = (&self.state, &mut self.snapshots);
+        self.store.read(|r| {
+            let token = token::lookup(r, &digest)?;
+            if token.is_none() && token::is_operator(r, &digest)? {
+                return Err(Error::WrongCredentialClass);
+            }
+            Ok(Known { token, snapshot: snapshots.active(r, state)? })
+        })
+    }
+
+    fn assertions(&self, request: Option<&CallRequest>) -> Assertions {
+        Assertions {
+            scope: request.and_then(|r| r.scope_id.clone()),
+            work: request.and_then(|r| r.work_id.clone()),
+            execution: request.and_then(|r| r.execution_id.clone()),
+            socket: Some(self.execution.clone()),
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        bearer: &str,
+        request: &CallRequest,
+        request_id: Option<&str>,
+        now: Now,
+        seen: &mut Option<TokenRecord>,
+    ) -> Result<Called> {
+        let Known { token, snapshot } = self.known(bearer)?;
+        seen.clone_from(&token);
+        let assertions = self.assertions(Some(request));
+        let call = Call { bearer: token::digest(bearer), input: &request.input, request_id, now };
+        match request.operation.as_str() {
+            operation::READ_CONTEXT => {
+                let authorized = check::authorize::<ReadContext>(token, &assertions, &snapshot, now)?;
+                read_input::<Nothing>(&request.input)?;
+                let view = self
+                    .store
+                    .fenced_read(authorized.fence(), authorized.demand(), now, |r| context::read(r, &authorized))?;
+                Ok(Called { response: CallResponse { replayed: false, output: to_value(&view)? }, ring: false })
+            }
+            operation::EMIT => {
+                let authorized = check::authorize::<Emit>(token, &assertions, &snapshot, now)?;
+                self.commit(&call, &authorized, true, |tx, input| {
+                    let (output, replayed) = operations::emit(tx, &authorized, input, request_id, &snapshot)?;
+                    Ok((to_value(&output)?, replayed))
+                })
+            }
+            operation::CREATE_WORK => {
+                let authorized = check::authorize::<CreateWork>(token, &assertions, &snapshot, now)?;
+                self.commit(&call, &authorized, true, |tx, input| {
+                    Ok((to_value(&operations::create_work(tx, &authorized, input, request_id, &snapshot)?)?, false))
+                })
+            }
+            operation::WAIT => {
+                let authorized = check::authorize::<Wait>(token, &assertions, &snapshot, now)?;
+                self.commit(&call, &authorized, false, |tx, input| {
+                    Ok((to_value(&operations::wait(tx, &authorized, input)?)?, false))
+                })
+            }
+            operation::DECLARE_OUTCOME => {
+                let authorized = check::authorize::<DeclareOutcome>(token, &assertions, &snapshot, now)?;
+                self.commit(&call, &authorized, false, |tx, input| {
+                    Ok((to_value(&operations::declare_outcome(tx, &authorized, input)?)?, false))
+                })
+            }
+            _ => {
+                // Not declared: refused by the same decision that admits the declared ones, in its order.
+                let ceiling = |scope: &conduit_api::ScopeId, name: &str| snapshot.authorize_operation(scope, name);
+                let refused = check::decide(token.as_ref(), &assertions, &request.operation, ceiling, now);
+                Err(Error::Refused { rule: refused.err().unwrap_or(check::rule::UNDECLARED) })
+            }
+        }
+    }
+
+    /// Runs an operation in its fenced transaction: the token again, the lease, the replay look-up, then the operation.
+    fn commit<O: Operation, I: DeserializeOwned>(
+        &mut self,
+        call: &Call<'_>,
+        authorized: &Authorized<O>,
+        ring: bool,
+        run: impl FnOnce(&conduit_store::Fenced<'_>, &I) -> Result<(Value, bool)>,
+    ) -> Result<Called> {
+        let digest = replay::request_digest(O::NAME, call.input);
+        // A declaration releases authority, so its repetition is refused by the fence and never replayed (T14).
+        let replayable = call.request_id.filter(|_| ring);
+        self.store.fenced(authorized.fence(), authorized.demand(), call.now, |tx| {
+            // What was looked up before the lock may have been revoked since, or another generation published.
+            let token = token::lookup(tx, &call.bearer)?;
+            check::live(token.as_ref(), call.now).map_err(|rule| Error::Refused { rule })?;
+            if let Some(request_id) = replayable
+                && let Some(output) = replay::find(tx, O::NAME, request_id, &digest)?
+            {
+                return Ok(Called { response: CallResponse { replayed: true, output }, ring: false });
+            }
+            let input = read_input(call.input)?;
+            let (output, replayed) = run(tx, &input)?;
+            if let Some(request_id) = replayable {
+                replay::store(tx, O::NAME, request_id, &digest, &output)?;
+            }
+            Ok(Called { response: CallResponse { replayed, output }, ring: ring && !replayed })
+        })
+    }
+
+    fn record(
+        &mut self,
+        token: Option<&TokenRecord>,
+        operation: &str,
+        request_id: Option<&str>,
+        done: Result<(), &Error>,
+        now: Now,
+    ) {
+        let (result, rule) = match done {
+            Ok(()) => ("ok".to_owned(), None),
+            Err(error) => (error.to_api().code.as_str().to_owned(), error.rule()),
+        };
+        let record = ToolbeltRecord {
+            at: now.wall,
+            called: done.is_ok(),
+            // A stranger's call is recorded under the socket that it came through.
+            execution_id: Some(token.map_or(&self.execution, |t| &t.execution).to_string()),
+            work_id: token.map(|t| t.work.to_string()),
+            scope_id: token.map(|t| t.scope.to_string()),
+            operation: operation.chars().take(conduit_api::limits::NAME_BYTES_MAX).collect(),
+            request_id: request_id.map(|id| id.chars().take(REQUEST_ID_BYTES_MAX).collect()),
+            result,
+            rule,
+            generation: token.map(|t| t.generation),
+        };
+        if let Err(error) = self.history.note(record) {
+            tracing::warn!(%error, "some records of calls were not written");
+        }
+    }
+}
+
+/// What all operations of one call share.
+struct Call<'c> {
+    bearer: Sha256Digest,
+    input: &'c Map<String, Value>,
+    request_id: Option<&'c str>,
+    now: Now,
+}
+
+/// The input of an operation that takes none.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+fn check_request_id(request_id: Option<&str>) -> Result<()> {
+    match request_id {
+        Some(id) if id.is_empty() || id.len() > REQUEST_ID_BYTES_MAX || !id.bytes().all(|b| b.is_ascii_graphic()) => {
+            Err(Error::operation(
+                Code::InvalidRequest,
+                format!("a request ID has 1 to {REQUEST_ID_BYTES_MAX} printable ASCII characters"),
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read_input<T: DeserializeOwned>(input: &Map<String, Value>) -> Result<T> {
+    json::from_value(Value::Object(input.clone()))
+        .map_err(|refused| Error::operation(Code::InvalidRequest, format!("input: {refused}")))
+}
+
+fn to_value(output: &impl Serialize) -> Result<Value> {
+    serde_json::to_value(output).map_err(|_| Error::operation(Code::Internal, "the answer cannot be written"))
+}
+
+/// Faults of the host are logged; refusals are in the history.
+fn log(error: &Error, execution: &ExecutionId) {
+    let api = error.to_api();
+    if api.code.status() >= 500 {
+        tracing::error!(%execution, error = %chain(error), "a call failed");
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    text
+}

@@ -1,0 +1,272 @@
+//! The choke point: the decision that a call may go on to its transaction, and the type that proves it (T05).
+//!
+//! [`decide`] is pure and total. What it cannot see, the lease, is guarded inside the call's own transaction by
+//! `conduit_store`, with the [`Fence`] and the [`Demand`] that the authorization carries; an operation takes both
+//! proofs, an [`Authorized`] and a fenced transaction.
+
+use std::marker::PhantomData;
+
+use conduit_api::toolbelt::operation;
+use conduit_api::{ExecutionId, ScopeId, WorkId};
+use conduit_config::Snapshot;
+use conduit_store::lease::Demand;
+use conduit_store::{Fence, Now};
+
+use crate::error::{Error, Result};
+use crate::token::TokenRecord;
+
+/// What the caller asserts, and what the socket asserts in its name (E03). Each can only narrow.
+#[derive(Debug, Clone, Default)]
+pub struct Assertions {
+    pub scope: Option<ScopeId>,
+    pub work: Option<WorkId>,
+    pub execution: Option<ExecutionId>,
+    /// The execution that the socket belongs to.
+    pub socket: Option<ExecutionId>,
+}
+
+/// An operation that can be authorized: a type of its own, so that the proof for one never serves another.
+pub trait Operation {
+    const NAME: &'static str;
+}
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident = $text:path;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name;
+        impl Operation for $name {
+            const NAME: &'static str = $text;
+        }
+    )*};
+}
+operations! {
+    Emit = operation::EMIT;
+    CreateWork = operation::CREATE_WORK;
+    Wait = operation::WAIT;
+    DeclareOutcome = operation::DECLARE_OUTCOME;
+    ReadContext = operation::READ_CONTEXT;
+}
+
+/// Proof that a token may call `O` as far as the token and the configuration go. Only [`authorize`] makes one.
+#[derive(Debug)]
+pub struct Authorized<O> {
+    token: TokenRecord,
+    fence: Fence,
+    demand: Demand,
+    _operation: PhantomData<O>,
+}
+
+impl<O> Authorized<O> {
+    pub const fn token(&self) -> &TokenRecord {
+        &self.token
+    }
+    /// What the call's transaction has to be guarded with.
+    pub const fn fence(&self) -> &Fence {
+        &self.fence
+    }
+    pub const fn demand(&self) -> &Demand {
+        &self.demand
+    }
+}
+
+/// The rules, in the order in which they are asked. The names are for records; callers never see them (T06).
+pub mod rule {
+    pub const UNKNOWN_TOKEN: &str = "the token is unknown";
+    pub const REVOKED: &str = "the token is revoked";
+    pub const EXPIRED: &str = "the token has expired";
+    pub const SOCKET: &str = "the token is of another execution than the socket";
+    pub const SCOPE: &str = "the call asserts another scope";
+    pub const WORK: &str = "the call asserts another Work";
+    pub const EXECUTION: &str = "the call asserts another execution";
+    pub const UNDECLARED: &str = "the operation is not declared";
+    pub const NOT_GRANTED: &str = "the operation is not in the token's allowlist";
+    pub const CEILING: &str = "the configuration does not allow the operation now";
+}
+
+/// Decides checks 1 to 4 of T05. `Err` names the first rule that failed.
+pub fn decide(
+    token: Option<&TokenRecord>,
+    assertions: &Assertions,
+    operation: &str,
+    ceiling: impl FnOnce(&ScopeId, &str) -> bool,
+    now: Now,
+) -> std::result::Result<(), &'static str> {
+    let token = live(token, now)?;
+    narrowed(token, assertions)?;
+    if !operation::BUILTINS.contains(&operation) {
+        return Err(rule::UNDECLARED);
+    }
+    if !token.grants.operations.iter().any(|granted| granted == operation) {
+        return Err(rule::NOT_GRANTED);
+    }
+    if !ceiling(&token.scope, operation) {
+        return Err(rule::CEILING);
+    }
+    Ok(())
+}
+
+/// Check 1: the token exists, is not revoked, and has not expired.
+pub(crate) fn live(token: Option<&TokenRecord>, now: Now) -> std::result::Result<&TokenRecord, &'static str> {
+    let token = token.ok_or(rule::UNKNOWN_TOKEN)?;
+    if token.revoked {
+        return Err(rule::REVOKED);
+    }
+    if token.expired(now) {
+        return Err(rule::EXPIRED);
+    }
+    Ok(token)
+}
+
+/// Check 2: every assertion names what the token names.
+pub(crate) fn narrowed(token: &TokenRecord, assertions: &Assertions) -> std::result::Result<(), &'static str> {
+    if assertions.socket.as_ref().is_some_and(|socket| *socket != token.execution) {
+        return Err(rule::SOCKET);
+    }
+    if assertions.scope.as_ref().is_some_and(|scope| *scope != token.scope) {
+        return Err(rule::SCOPE);
+    }
+    if assertions.work.as_ref().is_some_and(|work| *work != token.work) {
+        return Err(rule::WORK);
+    }
+    if assertions.execution.as_ref().is_some_and(|execution| *execution != token.execution) {
+        return Err(rule::EXECUTION);
+    }
+    Ok(())
+}
+
+/// Takes a call of `O` through checks 1 to 4. Error: `forbidden`, with the rule for the record.
+pub fn authorize<O: Operation>(
+    token: Option<TokenRecord>,
+    assertions: &Assertions,
+    snapshot: &Snapshot,
+    now: Now,
+) -> Result<Authorized<O>> {
+    let ceiling = |scope: &ScopeId, operation: &str| snapshot.authorize_operation(scope, operation);
+    decide(token.as_ref(), assertions, O::NAME, ceiling, now).map_err(|rule| Error::Refused { rule })?;
+    let token = token.ok_or(Error::Refused { rule: rule::UNKNOWN_TOKEN })?;
+    Ok(prove(token))
+}
+
+/// The proof for a token that was checked.
+fn prove<O>(token: TokenRecord) -> Authorized<O> {
+    let fence = Fence { execution: token.execution.clone(), epoch: token.epoch, owner: token.owner.clone() };
+    let demand = Demand::Authority { scope: token.scope.clone() };
+    Authorized { token, fence, demand, _operation: PhantomData }
+}
+
+/// Looking at what the token allows, without calling any of it: checks 1 and 2, and the lease like every call (E02).
+#[derive(Debug)]
+pub struct Look;
+
+pub(crate) fn authorize_look(
+    token: Option<TokenRecord>,
+    assertions: &Assertions,
+    now: Now,
+) -> Result<Authorized<Look>> {
+    live(token.as_ref(), now).and_then(|token| narrowed(token, assertions)).map_err(|rule| Error::Refused { rule })?;
+    token.map(prove).ok_or(Error::Refused { rule: rule::UNKNOWN_TOKEN })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Grants;
+    use conduit_api::{TokenId, UnixMicros};
+
+    const NOW: Now = Now { wall: UnixMicros(0), boot_us: 99, boot_id: "this boot" };
+
+    fn token() -> TokenRecord {
+        TokenRecord {
+            id: TokenId::from_parts(1, 1),
+            execution: ExecutionId::from_parts(1, 1),
+            work: WorkId::from_parts(1, 1),
+            scope: "demo".parse().unwrap(),
+            epoch: 1,
+            owner: "a".into(),
+            binding: "b".into(),
+            generation: 1,
+            grants: Grants { operations: vec!["emit".into()], ..Grants::default() },
+            boot_id: "this boot".into(),
+            expires_boot_us: 100,
+            revoked: false,
+        }
+    }
+
+    fn ask(
+        token: Option<&TokenRecord>,
+        assertions: &Assertions,
+        operation: &str,
+        ceiling: bool,
+    ) -> std::result::Result<(), &'static str> {
+        decide(token, assertions, operation, |_, _| ceiling, NOW)
+    }
+
+    /// T05
+    #[test]
+    fn the_first_rule_in_order_refuses_when_everything_is_wrong_at_once() {
+        let wrong = Assertions {
+            scope: Some("other".parse().unwrap()),
+            work: Some(WorkId::from_parts(2, 2)),
+            execution: Some(ExecutionId::from_parts(2, 2)),
+            socket: Some(ExecutionId::from_parts(3, 3)),
+        };
+        let mut bad = TokenRecord { revoked: true, expires_boot_us: 0, ..token() };
+        let mut assertions = wrong;
+        let mut order = vec![ask(None, &assertions, "nothing", false)];
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        bad.revoked = false;
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        bad.expires_boot_us = 100;
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        assertions.socket = None;
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        assertions.scope = None;
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        assertions.work = None;
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        assertions.execution = None;
+        order.push(ask(Some(&bad), &assertions, "nothing", false));
+        order.push(ask(Some(&bad), &assertions, "wait", false));
+        order.push(ask(Some(&bad), &assertions, "emit", false));
+        let rules = [
+            rule::UNKNOWN_TOKEN,
+            rule::REVOKED,
+            rule::EXPIRED,
+            rule::SOCKET,
+            rule::SCOPE,
+            rule::WORK,
+            rule::EXECUTION,
+            rule::UNDECLARED,
+            rule::NOT_GRANTED,
+            rule::CEILING,
+        ];
+        assert_eq!(order, rules.map(Err));
+        assert_eq!(ask(Some(&bad), &assertions, "emit", true), Ok(()));
+    }
+
+    /// T03
+    #[test]
+    fn a_token_is_expired_at_its_instant_and_after_its_boot() {
+        let at = |boot_us, boot_id| {
+            decide(Some(&token()), &Assertions::default(), "emit", |_, _| true, Now { boot_us, boot_id, ..NOW })
+        };
+        assert_eq!(at(99, "this boot"), Ok(()));
+        assert_eq!(at(100, "this boot"), Err(rule::EXPIRED));
+        assert_eq!(at(0, "another boot"), Err(rule::EXPIRED));
+    }
+
+    /// T05
+    #[test]
+    fn an_assertion_can_only_narrow() {
+        let own = token();
+        let right = Assertions {
+            scope: Some(own.scope.clone()),
+            work: Some(own.work.clone()),
+            execution: Some(own.execution.clone()),
+            socket: Some(own.execution.clone()),
+        };
+        assert_eq!(ask(Some(&own), &right, "emit", true), Ok(()));
+        assert_eq!(ask(Some(&own), &right, "wait", true), Err(rule::NOT_GRANTED));
+    }
+}

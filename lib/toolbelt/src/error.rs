@@ -1,0 +1,65 @@
+//! Why a call was not carried out: what the caller is told, and what the record says.
+
+use conduit_api::{ApiError, Code};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A check of the authorization failed. The rule is for the record alone (T06).
+    #[error("refused by the rule `{rule}`")]
+    Refused { rule: &'static str },
+    /// The credential is an operator's, and this is a run socket (E02).
+    #[error("an operator credential was used on a run socket")]
+    WrongCredentialClass,
+    /// The request ID was used for another request (T14).
+    #[error("the request ID was used for another request")]
+    RequestConflict,
+    /// The operation refuses its input; authority is kept.
+    #[error("{0}")]
+    Operation(ApiError),
+    #[error(transparent)]
+    Coordination(#[from] conduit_coordination::Error),
+    #[error(transparent)]
+    Config(#[from] conduit_config::Error),
+    #[error(transparent)]
+    Store(#[from] conduit_store::Error),
+}
+
+impl Error {
+    /// An operation's own refusal.
+    pub fn operation(code: Code, message: impl Into<String>) -> Self {
+        Self::Operation(ApiError::new(code, message))
+    }
+
+    /// Which check refused, for the record.
+    pub fn rule(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused { rule } => Some(rule),
+            Self::Store(conduit_store::Error::LeaseLost { why }) => Some(why),
+            Self::Store(conduit_store::Error::AuthorityReleased) => Some("the segment has declared"),
+            _ => None,
+        }
+    }
+
+    /// What the caller is told.
+    pub fn to_api(&self) -> ApiError {
+        match self {
+            Self::Refused { .. } => ApiError::forbidden(),
+            Self::WrongCredentialClass => ApiError::new(
+                Code::WrongCredentialClass,
+                "this socket takes the execution's own token; operators use the management socket",
+            ),
+            Self::RequestConflict | Self::Coordination(conduit_coordination::Error::DeliveryConflict) => ApiError::new(
+                Code::RequestConflict,
+                "the request or delivery ID was used for another request; choose a new one",
+            ),
+            Self::Operation(error) => error.clone(),
+            Self::Coordination(conduit_coordination::Error::Store(error)) | Self::Store(error) => error.to_api(),
+            Self::Coordination(error) => ApiError::new(error.code(), error.to_string()),
+            Self::Config(_) => {
+                ApiError::new(Code::Unavailable, "the configuration cannot be read; see the daemon's log")
+            }
+        }
+    }
+}
