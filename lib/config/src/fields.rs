@@ -157,6 +157,11 @@ impl<'v> Object<'v> {
         self.find(name).0
     }
 
+    /// Whether the field is sound or absent in `written`, the object that was read: not there with a fault.
+    pub(crate) fn readable(&self, name: &str, written: &Value) -> bool {
+        self.get(name).is_some() || written.get(name).is_none()
+    }
+
     pub(crate) fn switch(&self, name: &str) -> bool {
         let (value, presence) = self.find(name);
         value.and_then(Value::as_bool).unwrap_or(matches!(presence, Presence::On))
@@ -188,14 +193,13 @@ impl<'v> Object<'v> {
         self.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
-    /// The texts of a list; `written` says whether the field is there at all, sound or not.
-    pub(crate) fn texts(&self, name: &str, members: &Value, faults: &mut Faults) -> Texts {
+    /// The texts of a list in `written`, the object that was read.
+    pub(crate) fn texts(&self, name: &str, written: &Value, faults: &mut Faults) -> Texts {
         let Some((field, value)) = self.table.iter().zip(&self.sound).find(|(field, _)| field.name == name) else {
             return Texts::default();
         };
         let Some(value) = value else {
-            // Absent is whole and empty; present but of another type is neither.
-            return Texts { entries: Vec::new(), whole: members.get(name).is_none() };
+            return Texts { entries: Vec::new(), whole: self.readable(name, written) };
         };
         let Kind::Texts { text: rule, .. } = field.kind else { return Texts::default() };
         let mut texts = Texts { entries: Vec::new(), whole: true };

@@ -130,7 +130,8 @@ fn read(bytes: &[u8], registry: Option<&dyn Registry>) -> Result<Checked, Vec<Di
 struct Ceiling<'c> {
     operations: &'c Texts,
     events: &'c Texts,
-    bindings: BTreeSet<&'c str>,
+    /// `None` when its bindings are no object: then nothing is held against them.
+    bindings: Option<BTreeSet<&'c str>>,
 }
 
 struct Reader<'r> {
@@ -179,7 +180,9 @@ impl Reader<'_> {
         let ceiling = Ceiling {
             operations: &operations,
             events: &events,
-            bindings: object.members("bindings").map(|(name, _)| name.as_str()).collect(),
+            bindings: object
+                .readable("bindings", value)
+                .then(|| object.members("bindings").map(|(name, _)| name.as_str()).collect()),
         };
         let mut bindings = BTreeMap::new();
         for (name, value) in object.members("bindings") {
@@ -225,8 +228,8 @@ impl Reader<'_> {
         let executor = object.text("executor");
         let config = object.get("config").cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
         // An executor is not asked about a part that is no object: that is noted already.
-        let config_sound = object.get("config").is_some() || value.get("config").is_none();
-        if let (Some(registry), Some(name), true) = (self.registry, executor, config_sound) {
+        let readable = object.readable("config", value);
+        if let (Some(registry), Some(name), true) = (self.registry, executor, readable) {
             match registry.validate_executor(name, &config, &object.at("config")) {
                 Some(found) => self.faults.extend(found),
                 None => {
@@ -272,7 +275,7 @@ impl Reader<'_> {
     }
 
     fn known_binding(&mut self, pointer: &str, name: &str, ceiling: &Ceiling<'_>) {
-        if !ceiling.bindings.contains(name) {
+        if ceiling.bindings.as_ref().is_some_and(|bindings| !bindings.contains(name)) {
             self.faults.add(Rule::UnknownReference, pointer, "name a binding of this scope");
         }
     }

@@ -286,3 +286,6 @@ fn same_document(bytes: &[u8], canonical: &[u8]) -> bool {
     conduit_api::json::parse(bytes, conduit_api::limits::BODY_BYTES_MAX)
         .is_ok_and(|document| digest::canonical_json(&document) == canonical)
 }
+
+#[cfg(test)]
+mod tests;
