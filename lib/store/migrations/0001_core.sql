@@ -144,6 +144,8 @@ CREATE TABLE execution (
 CREATE INDEX execution_live ON execution (scope_id, id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
 CREATE INDEX execution_work ON execution (work_id, created_at_us);
 CREATE INDEX execution_created ON execution (created_at_us, id);
+CREATE INDEX execution_scope ON execution (scope_id, created_at_us, id);
+CREATE INDEX execution_state ON execution (state, created_at_us, id);
 -- At most one live execution of a Work: nothing physical happens twice.
 CREATE UNIQUE INDEX execution_single ON execution (work_id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
 
@@ -193,6 +195,8 @@ CREATE TABLE wait (
 ) STRICT;
 CREATE INDEX wait_work ON wait (work_id, created_at_us);
 CREATE INDEX wait_created ON wait (created_at_us, id);
+CREATE INDEX wait_scope ON wait (scope_id, created_at_us, id);
+CREATE INDEX wait_state ON wait (state, created_at_us, id);
 CREATE INDEX wait_due ON wait (timeout_at_us) WHERE state = 'pending' AND timeout_at_us IS NOT NULL;
 
 CREATE TABLE wait_predicate (
@@ -237,6 +241,7 @@ CREATE TABLE artifact (
     UNIQUE (execution_id, segment, name)
 ) STRICT;
 CREATE INDEX artifact_created ON artifact (created_at_us, id);
+CREATE INDEX artifact_scope ON artifact (scope_id, created_at_us, id);
 CREATE INDEX artifact_work ON artifact (work_id, created_at_us);
 
 CREATE TABLE operator (

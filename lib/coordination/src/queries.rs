@@ -1,1 +1,0 @@
-//! What operators are shown: reads that decide nothing.

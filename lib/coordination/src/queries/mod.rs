@@ -1,0 +1,282 @@
+//! What operators are shown: reads that decide nothing and change nothing.
+//!
+//! A list goes from the newest to the oldest by a keyset, so that what arrives while someone turns pages never moves
+//! a page. A page is bounded in items and in bytes; `get` reads one thing, `None` when there is no such thing.
+
+pub mod artifacts;
+pub mod events;
+pub mod executions;
+pub mod health;
+pub mod waits;
+pub mod work;
+
+use conduit_api::{ScopeId, WorkId};
+use conduit_store::{Read, Row};
+
+use crate::error::Result;
+
+/// Bytes of stored documents that one page shows; the item that crosses the bound is the page's last.
+const PAGE_BYTES_MAX: i64 = 8 << 20;
+
+/// Which items a list shows; a part that is absent excludes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filter<'a> {
+    pub scope: Option<&'a ScopeId>,
+    pub work: Option<&'a WorkId>,
+    pub state: Option<&'a str>,
+}
+
+/// Where an item stands in its list: when it came, and its identifier. For Events, the acceptance sequence says all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    pub at: i64,
+    pub id: String,
+}
+
+/// Which page: what is older than `before`, at most `limit` items.
+#[derive(Debug, Clone, Copy)]
+pub struct Window<'a> {
+    pub before: Option<&'a Key>,
+    pub limit: usize,
+}
+
+/// One page, and the key that the next one starts before.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listed<T> {
+    pub items: Vec<T>,
+    pub next: Option<Key>,
+}
+
+/// How one kind of thing is listed. `x` names its row.
+struct List {
+    /// What is being done, for a fault's message.
+    doing: &'static str,
+    /// Every column that the item is read from.
+    columns: &'static str,
+    table: &'static str,
+    /// Column that orders the list, before the identifier.
+    at: &'static str,
+    /// Bytes that the item holds beyond its fixed columns.
+    weight: &'static str,
+}
+
+impl List {
+    /// The page of `window` among what `filter` lets through, each row read by `map`.
+    fn page<T>(
+        &self,
+        r: &Read<'_>,
+        filter: Filter<'_>,
+        window: Window<'_>,
+        map: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Listed<T>> {
+        let Self { columns, table, at, weight, .. } = self;
+        let scope = filter.scope.map(ScopeId::as_str);
+        let work = filter.work.map(WorkId::as_str);
+        let mut conditions = Vec::new();
+        let mut params: Vec<(&str, &dyn rusqlite::ToSql)> = Vec::new();
+        for (condition, name, value) in [
+            ("x.scope_id = :scope", ":scope", &scope),
+            ("x.work_id = :work", ":work", &work),
+            ("x.state = :state", ":state", &filter.state),
+        ] {
+            if value.is_some() {
+                conditions.push(condition.to_owned());
+                params.push((name, value));
+            }
+        }
+        if let Some(key) = window.before {
+            conditions.push(format!("(x.{at}, x.id) < (:at, :id)"));
+            params.extend([(":at", &key.at as &dyn rusqlite::ToSql), (":id", &key.id)]);
+        }
+        let condition = if conditions.is_empty() { "TRUE".to_owned() } else { conditions.join(" AND ") };
+        // One row more than the page holds says whether there is a next one.
+        let limit = i64::try_from(window.limit).unwrap_or(i64::MAX - 1);
+        let asked = limit + 1;
+        params.extend([(":asked", &asked as &dyn rusqlite::ToSql), (":bytes", &PAGE_BYTES_MAX)]);
+        let sql = format!(
+            "SELECT * FROM (
+                SELECT *, count(*) OVER () AS found,
+                       sum(weight) OVER (ORDER BY key_at DESC, id DESC ROWS UNBOUNDED PRECEDING) - weight AS weight_before
+                  FROM (SELECT {columns}, x.{at} AS key_at, {weight} AS weight FROM {table} x
+                         WHERE {condition} ORDER BY x.{at} DESC, x.id DESC LIMIT :asked))
+              WHERE weight_before < :bytes ORDER BY key_at DESC, id DESC"
+        );
+        let mut found = 0;
+        let mut rows = r.all(self.doing, &sql, params.as_slice(), |row| {
+            found = row.get("found")?;
+            Ok((map(row)?, Key { at: row.get("key_at")?, id: row.get("id")? }))
+        })?;
+        rows.truncate(window.limit);
+        let more = found > i64::try_from(rows.len()).unwrap_or(i64::MAX);
+        let next = rows.last().map(|(_, key)| key.clone()).filter(|_| more);
+        Ok(Listed { items: rows.into_iter().map(|(item, _)| item).collect(), next })
+    }
+}
+
+/// Reads a JSON document from a column; one that cannot be read is a fault of the store.
+fn document<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text).map_err(|_| rusqlite::Error::InvalidColumnName(column.to_owned()))
+}
+
+/// Reads an identifier from a column that may be empty.
+fn optional_id<I: std::str::FromStr>(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<I>> {
+    row.get::<_, Option<String>>(column)?
+        .map(|text| text.parse().map_err(|_| rusqlite::Error::InvalidColumnName(column.to_owned())))
+        .transpose()
+}
+
+/// Reads an instant from a column that may be empty.
+fn optional_at(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<conduit_api::UnixMicros>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(conduit_api::UnixMicros))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::bounds::Bounds;
+    use crate::events::{self as accepting, NewEvent, source};
+    use crate::work::{self as works, NewWork};
+    use conduit_api::EventId;
+    use conduit_store::{Clock, StateDir, Store, mint};
+    use serde_json::{Map, Value};
+
+    const BOUNDS: Bounds = Bounds { depth_max: 100, per_minute: 1000 };
+
+    fn store(base: &tempfile::TempDir) -> Store {
+        Store::open(&StateDir::open(&base.path().join("s")).unwrap()).unwrap()
+    }
+
+    fn scope(name: &str) -> ScopeId {
+        name.parse().unwrap()
+    }
+
+    fn emit(store: &mut Store, delivery: &str, text: &str, cause: Option<&EventId>) -> EventId {
+        let (scope, data) = (scope("demo"), Map::from_iter([("text".to_owned(), Value::from(text))]));
+        let event = NewEvent { cause, ..NewEvent::new(&scope, "demo.x", source::MANUAL, delivery, &data) };
+        store.write(|tx| accepting::accept(tx, &event, BOUNDS, Clock.now())).unwrap().id
+    }
+
+    fn create(store: &mut Store, scope: &ScopeId, parent: Option<&WorkId>) -> WorkId {
+        let data = Map::new();
+        let now = Clock.now();
+        let new = NewWork {
+            id: mint(now),
+            scope,
+            binding: "b",
+            title: None,
+            parent,
+            keys: &["z".to_owned() + parent.map_or("", WorkId::as_str)],
+            data: &data,
+            cause: None,
+            input: None,
+            source: source::MANUAL,
+            actor: None,
+        };
+        store.write(|tx| works::create(tx, &new, BOUNDS, now)).unwrap().work
+    }
+
+    /// M09
+    #[test]
+    fn pages_hold_every_item_once_though_new_ones_arrive_while_they_are_turned() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        let mut expected: Vec<EventId> = (0..7).map(|n| emit(&mut store, &n.to_string(), "", None)).collect();
+        expected.reverse();
+        let (mut seen, mut key) = (Vec::new(), None);
+        loop {
+            let window = Window { before: key.as_ref(), limit: 3 };
+            let page = store.read(|r| events::list(r, Filter::default(), window)).unwrap();
+            seen.extend(page.items.into_iter().map(|event| event.id));
+            emit(&mut store, &format!("late{}", seen.len()), "", None);
+            key = page.next;
+            if key.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_page_ends_early_when_its_items_are_large() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        let large = "x".repeat(1 << 20);
+        for n in 0..12 {
+            emit(&mut store, &n.to_string(), &large, None);
+        }
+        let window = Window { before: None, limit: 50 };
+        let page = store.read(|r| events::list(r, Filter::default(), window)).unwrap();
+        assert!((1..=9).contains(&page.items.len()), "{}", page.items.len());
+        let window = Window { before: page.next.as_ref(), limit: 50 };
+        let rest = store.read(|r| events::list(r, Filter::default(), window)).unwrap();
+        assert_eq!((page.items.len() + rest.items.len(), rest.next), (12, None));
+    }
+
+    #[test]
+    fn a_list_shows_what_its_filter_lets_through() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        let (one, two) = (scope("one"), scope("two"));
+        let parent = create(&mut store, &one, None);
+        let child = create(&mut store, &one, Some(&parent));
+        let other = create(&mut store, &two, None);
+        store.write(|tx| works::cancel(tx, &other, "operator:local", Clock.now())).unwrap();
+        let mut list = |filter| {
+            let window = Window { before: None, limit: 50 };
+            let page = store.read(|r| work::list(r, filter, window)).unwrap();
+            page.items.into_iter().map(|work| work.id).collect::<Vec<_>>()
+        };
+        let none = Filter::default();
+        assert_eq!(list(Filter { scope: Some(&one), ..none }), [child.clone(), parent.clone()]);
+        assert_eq!(list(Filter { work: Some(&parent), ..none }), [child.clone()]);
+        assert_eq!(list(Filter { state: Some("cancelled"), ..none }), [other.clone()]);
+        assert_eq!(list(Filter { scope: Some(&one), state: Some("cancelled"), ..none }), []);
+        let view = store.read(|r| work::get(r, &child)).unwrap().unwrap();
+        assert_eq!(view.parent_work_id, Some(parent));
+        assert_eq!(view.keys.len(), 1);
+        let counts = store.read(health::counts).unwrap();
+        assert_eq!((counts.work["ready"].clone(), counts.work["cancelled"].clone()), (2.into(), 1.into()));
+        assert_eq!(store.read(|r| health::work_of(r, &two)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_chain_of_any_of_its_events_is_the_whole_chain_in_order() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        let root = emit(&mut store, "root", "", None);
+        emit(&mut store, "stranger", "", None);
+        let middle = emit(&mut store, "middle", "", Some(&root));
+        let last = emit(&mut store, "last", "", Some(&middle));
+        for asked in [&root, &middle, &last] {
+            let chain = store.read(|r| events::chain(r, asked)).unwrap().unwrap();
+            let ids: Vec<EventId> = chain.events.into_iter().map(|event| event.id).collect();
+            assert_eq!(ids, [root.clone(), middle.clone(), last.clone()]);
+            assert_eq!((chain.root_id, chain.truncated), (root.clone(), false));
+        }
+        assert_eq!(store.read(|r| events::chain(r, &EventId::from_parts(1, 1))).unwrap(), None);
+    }
+
+    /// Pages cost the same at any size only if no list sorts: each filter has its index.
+    #[test]
+    fn no_list_sorts_the_rows_it_is_made_from() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        for table in ["work", "execution", "wait", "artifact"] {
+            for condition in ["TRUE", "x.scope_id = 's'", "x.state = 'running'"] {
+                if table == "artifact" && condition.contains("state") {
+                    continue;
+                }
+                let sql = format!(
+                    "EXPLAIN QUERY PLAN SELECT * FROM {table} x WHERE {condition} AND (x.created_at_us, x.id) < (1, 'a')
+                     ORDER BY x.created_at_us DESC, x.id DESC LIMIT 50"
+                );
+                let plan = store
+                    .read(|r| r.all("explaining", &sql, [], |row| row.get::<_, String>("detail")))
+                    .unwrap()
+                    .join("; ");
+                assert!(!plan.contains("TEMP B-TREE") && plan.contains("USING INDEX"), "{table} {condition}: {plan}");
+            }
+        }
+    }
+}
