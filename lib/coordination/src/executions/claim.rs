@@ -183,15 +183,16 @@ const STARTED: &str = "
                          deadline_boot_us = :deadline, deadline_at_us = :deadline_at, revision = revision + 1
      WHERE id = :id AND epoch = :epoch AND state = 'claimed'";
 
-/// The segment crosses the launch boundary in this very transaction; `false` when it had left `claimed`.
-pub fn started(tx: &conduit_store::Fenced<'_>, attempt: &str, deadline_us: i64) -> Result<bool> {
+/// The segment crosses the launch boundary in this very transaction, to end by `deadline_boot_us`; `false` when it had
+/// left `claimed`.
+pub fn started(tx: &conduit_store::Fenced<'_>, attempt: &str, deadline_boot_us: i64) -> Result<bool> {
     let now = tx.now();
     Ok(tx.execute(
         "starting an execution",
         STARTED,
         named_params! {
             ":id": tx.held().execution.as_str(), ":epoch": tx.held().epoch, ":attempt": attempt, ":at": now.wall.0,
-            ":deadline": now.boot_us + deadline_us, ":deadline_at": now.wall.0 + deadline_us,
+            ":deadline": deadline_boot_us, ":deadline_at": now.wall.0 + (deadline_boot_us - now.boot_us),
         },
     )? == 1)
 }

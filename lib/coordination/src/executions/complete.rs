@@ -17,21 +17,18 @@ use crate::{inputs, waits};
 /// How the process of a segment ended, as far as the host can prove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SegmentEnd {
-    /// It exited by itself; `failure` says how it failed, if it did.
-    Exited {
-        failure: Option<String>,
-    },
-    TimedOut,
-    /// The host stopped it.
-    Stopped,
-    /// The host cannot say how it ended; `started` whether it can have begun.
-    Lost {
-        started: bool,
-    },
-    /// It never began, and trying again changes nothing.
-    Impossible {
+    Succeeded,
+    /// It failed, outlived its deadline, or could not be started; `retryable` whether trying again can change that.
+    Failed {
         code: Code,
         message: String,
+        retryable: bool,
+    },
+    /// The host stopped it.
+    Stopped,
+    /// The host cannot say how it ended; `started` whether its process can have begun.
+    Lost {
+        started: bool,
     },
 }
 
@@ -76,18 +73,15 @@ pub(crate) fn decide(stop: Option<StopReason>, declared: Option<Declaration>, en
         (SegmentEnd::Lost { started: false }, _) => {
             fail(Failure::NeverStarted, Code::AttemptLost, "the attempt was lost before its process started")
         }
-        (SegmentEnd::Impossible { code, message }, _) => {
-            Decision::Fail { failure: Failure::Impossible, code: *code, message: message.clone() }
-        }
         (_, Some(Declaration::Outcome(outcome))) => Decision::Finish { outcome },
         (_, Some(Declaration::Wait(wait))) => Decision::Wait(wait),
         (SegmentEnd::Stopped, None) if stop == Some(StopReason::Interrupted) => Decision::GoOn,
         (SegmentEnd::Stopped, None) => fail(Failure::Process, Code::ProcessFailed, "the process was stopped"),
-        (SegmentEnd::TimedOut, None) => {
-            fail(Failure::Process, Code::DeadlineExceeded, "the process outlived its deadline")
+        (SegmentEnd::Failed { code, message, retryable }, None) => {
+            let failure = if *retryable { Failure::Process } else { Failure::Impossible };
+            Decision::Fail { failure, code: *code, message: message.clone() }
         }
-        (SegmentEnd::Exited { failure: Some(how) }, None) => fail(Failure::Process, Code::ProcessFailed, how),
-        (SegmentEnd::Exited { failure: None }, None) => Decision::Finish {
+        (SegmentEnd::Succeeded, None) => Decision::Finish {
             outcome: OutcomeInput { status: OutcomeStatus::Succeeded, summary: None, data: Map::new() },
         },
     }
@@ -241,10 +235,10 @@ fn ended_as<'d>(
         Decision::Wait(_) => ("succeeded", None, None),
         Decision::GoOn => ("cancelled", Some(Code::Interrupted), None),
         Decision::Fail { code, message, .. } => {
-            let state = match end {
-                SegmentEnd::Lost { .. } => "lost",
-                SegmentEnd::TimedOut => "timed_out",
-                SegmentEnd::Exited { .. } | SegmentEnd::Stopped | SegmentEnd::Impossible { .. } => "failed",
+            let state = match (end, code) {
+                (SegmentEnd::Lost { .. }, _) => "lost",
+                (_, Code::DeadlineExceeded) => "timed_out",
+                _ => "failed",
             };
             (state, Some(*code), Some(message))
         }
@@ -261,6 +255,10 @@ fn object(outcome: &OutcomeInput) -> Result<Map<String, Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn failed(code: Code, retryable: bool) -> SegmentEnd {
+        SegmentEnd::Failed { code, message: "status 9".into(), retryable }
+    }
 
     fn outcome(status: OutcomeStatus) -> Declaration {
         Declaration::Outcome(OutcomeInput { status, summary: None, data: Map::new() })
@@ -300,10 +298,14 @@ mod tests {
 
     #[test]
     fn a_process_that_ends_well_without_a_word_has_succeeded() {
-        assert!(matches!(decide(None, None, &SegmentEnd::Exited { failure: None }), Decision::Finish { .. }));
+        assert!(matches!(decide(None, None, &SegmentEnd::Succeeded), Decision::Finish { .. }));
         assert!(matches!(
-            decide(None, None, &SegmentEnd::Exited { failure: Some("exit status 1".into()) }),
+            decide(None, None, &failed(Code::ProcessFailed, true)),
             Decision::Fail { failure: Failure::Process, .. }
+        ));
+        assert!(matches!(
+            decide(None, None, &failed(Code::ExecutableUnavailable, false)),
+            Decision::Fail { failure: Failure::Impossible, .. }
         ));
     }
 }
