@@ -77,7 +77,8 @@ fn the_page_has_every_code_and_its_example_yields_it() {
     let rows = rows(&page(), "## Faults");
     let mut codes: Vec<&str> = rows.iter().map(|row| code(&row[0])).collect();
     let mut all: Vec<&str> = Rule::ALL.iter().map(|rule| rule.code()).collect();
-    (codes.sort_unstable(), all.sort_unstable());
+    codes.sort_unstable();
+    all.sort_unstable();
     assert_eq!(codes, all);
     let survey = std::fs::read(docs().join("examples/survey.json")).unwrap();
     for row in rows {
