@@ -55,7 +55,11 @@ pub enum Phase {
 pub enum SegmentEnd {
     Succeeded,
     /// `retryable`: whether the binding's failure policy may try again.
-    Failed { code: Code, message: String, retryable: bool },
+    Failed {
+        code: Code,
+        message: String,
+        retryable: bool,
+    },
     Cancelled,
     /// Nobody can say what happened.
     Lost,

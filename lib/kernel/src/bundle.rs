@@ -160,6 +160,8 @@ impl RunnerResult {
 #[serde(deny_unknown_fields)]
 pub struct OutputFact {
     pub name: String,
+    /// In the bundle, until [`crate::Kernel::forget_bundle`]. Not stored: a state directory can move.
+    #[serde(skip)]
     pub path: PathBuf,
     pub digest: String,
     pub bytes: u64,

@@ -26,5 +26,5 @@ pub use bundle::OutputFact;
 pub use error::{Commitment, Error, Origin, Result, RetryClass};
 pub use executable::Executable;
 pub use identity::{BaseEnvironment, Limits, OperationRequest, Plan};
-pub use kernel::{Adoption, Admission, Conclusion, Ending, Kernel, Settings, Staged};
+pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Settings, Staged, Stopping};
 pub use launcher::{Launched, Unit};

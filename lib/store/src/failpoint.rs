@@ -15,13 +15,17 @@ macro_rules! failpoint {
 pub const ALL: &[&str] = &[
     "store.before_commit",
     "store.after_commit",
-    "kernel.admitted",
-    "kernel.staging",
-    "kernel.staged",
-    "kernel.dispatched",
-    "kernel.launched",
-    "kernel.concluding",
-    "kernel.stop_recorded",
+    "kernel.admitted",      // inside the admission's transaction
+    "kernel.staging",       // before the first file of a bundle
+    "kernel.staged",        // the bundle is complete
+    "kernel.dispatching",   // inside the boundary's transaction
+    "kernel.dispatched",    // behind the boundary, before the launch
+    "kernel.spawned",       // the runner exists and has no token
+    "kernel.launched",      // the runner has its token, and the store does not know it
+    "kernel.settling",      // the runner has ended
+    "kernel.concluding",    // inside the terminal transaction
+    "kernel.concluded",     // behind it, with the bundle still there
+    "kernel.stop_recorded", // the intent to stop is on record, no signal was sent
 ];
 
 #[cfg(not(feature = "failpoints"))]

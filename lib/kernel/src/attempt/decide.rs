@@ -13,8 +13,8 @@ pub enum Evidence {
     Alive(Option<Unit>),
     /// No runner lives and there is no result, but processes that it started do.
     Surviving,
-    /// Nothing lives and there is no result. `started_boot`: the boot that the start evidence names, if there is any.
-    Absent { started_boot: Option<String> },
+    /// Nothing lives and there is no result. `started`: whether a runner left start evidence.
+    Absent { started: bool },
     /// Nothing lives, and what stands in the place of the result cannot be believed.
     Invalid,
 }
@@ -26,7 +26,10 @@ pub enum Resolution {
     Dispatch,
     /// Watch its runner.
     Adopt(Option<Unit>),
-    Finish { terminal: Terminal, reason: Reason },
+    Finish {
+        terminal: Terminal,
+        reason: Reason,
+    },
     /// Keep its slot until nothing of it lives.
     Orphan,
     /// It has ended, and no evidence says otherwise.
@@ -55,8 +58,8 @@ pub fn resolve(attempt: &AttemptState, evidence: &Evidence, boot_id: &str) -> Re
             AttemptState::Stopping { reason, .. } | AttemptState::Orphaned { intent: Some(reason), .. },
             Evidence::Absent { .. },
         ) => Finish { terminal: reason.terminal(), reason: Reason::StoppedWithoutResult },
-        (_, Evidence::Absent { started_boot: Some(_) }) => Finish { terminal: Terminal::Lost, reason: Reason::NoResult },
-        (_, Evidence::Absent { started_boot: None }) => {
+        (_, Evidence::Absent { started: true }) => Finish { terminal: Terminal::Lost, reason: Reason::NoResult },
+        (_, Evidence::Absent { started: false }) => {
             Finish { terminal: Terminal::Lost, reason: Reason::NoStartEvidence }
         }
     }

@@ -33,10 +33,17 @@ impl StopReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ProcessEnd {
-    Exited { code: i32 },
-    Signalled { signal: i32 },
+    Exited {
+        code: i32,
+    },
+    Signalled {
+        signal: i32,
+    },
     /// It never started; the runner says why.
-    NotStarted { code: String, message: String },
+    NotStarted {
+        code: String,
+        message: String,
+    },
 }
 
 impl ProcessEnd {
@@ -56,7 +63,9 @@ impl ProcessEnd {
 pub enum Terminal {
     /// The main process exited with status 0.
     Succeeded,
-    Failed { end: ProcessEnd },
+    Failed {
+        end: ProcessEnd,
+    },
     TimedOut,
     Cancelled,
     /// Nobody can say how it ended, but nothing of it lives.
@@ -123,22 +132,43 @@ reasons! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptState {
     Admitted,
-    Dispatching { boot_id: String },
-    Running { unit: Unit },
-    Stopping { reason: StopReason, unit: Option<Unit>, boot_id: String },
+    Dispatching {
+        boot_id: String,
+    },
+    Running {
+        unit: Unit,
+    },
+    Stopping {
+        reason: StopReason,
+        unit: Option<Unit>,
+        boot_id: String,
+    },
     /// The runner is gone, something that it started may live; `intent` is what it converges to.
-    Orphaned { intent: Option<StopReason>, boot_id: String },
-    Ended { terminal: Terminal },
+    Orphaned {
+        intent: Option<StopReason>,
+        boot_id: String,
+    },
+    Ended {
+        terminal: Terminal,
+    },
 }
 
 /// What happens to an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    Dispatched { boot_id: String },
-    Started { unit: Unit },
-    StopAsked { reason: StopReason },
+    Dispatched {
+        boot_id: String,
+    },
+    Started {
+        unit: Unit,
+    },
+    StopAsked {
+        reason: StopReason,
+    },
     /// Evidence says how it ended.
-    Ended { terminal: Terminal },
+    Ended {
+        terminal: Terminal,
+    },
     /// The runner is gone without a result, and something that it started lives.
     Survived,
 }

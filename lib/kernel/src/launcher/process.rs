@@ -1,3 +1,69 @@
-//! The `process` launcher.
+//! The `process` launcher: a runner is a child that does not need its parent.
+//!
+//! It gets the launch token on standard input and the bundle's lock as standard output. The lock belongs to the open
+//! file that both share, so it is held without a gap from before the boundary until the runner ends, also when this
+//! process dies right after the fork. It is in a process group of its own, so that a terminal's interrupt does not
+//! reach it, and inherits no variable and no other descriptor.
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use conduit_store::{Clock, failpoint};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::{Error, Result};
+use crate::kernel::Staged;
+use crate::launcher::{Launched, Launcher, Unit};
+use crate::proc;
+
+/// Starts runners as child processes.
 #[derive(Debug)]
-pub struct ProcessLauncher {}
+pub struct ProcessLauncher {
+    runner: PathBuf,
+}
+
+impl ProcessLauncher {
+    pub const fn new(runner: PathBuf) -> Self {
+        Self { runner }
+    }
+}
+
+impl Launcher for ProcessLauncher {
+    fn name(&self) -> &'static str {
+        "process"
+    }
+
+    fn launch(&self, staged: Staged) -> Result<Launched> {
+        let Staged { attempt, bundle, lock, token, stop_grace } = staged;
+        let failed = |source: std::io::Error| Error::Launch { attempt: attempt.clone(), source };
+        let mut child = Command::new(&self.runner)
+            .arg(bundle.dir())
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(lock))
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        failpoint!("kernel.spawned");
+        if let Some(mut stdin) = child.stdin.take()
+            && let Err(error) = stdin.write_all(token.as_bytes())
+        {
+            // It has ended already; its exit is noticed as any other.
+            tracing::warn!(%attempt, %error, "the runner did not take its token");
+        }
+        let pid = child.id();
+        // The child is not reaped, so its pid is its own.
+        let raw =
+            i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(std::io::Error::other("pid")))?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
+        let seen =
+            proc::process(pid).map_err(failed)?.ok_or_else(|| failed(std::io::Error::other("no such process")))?;
+        let unit = Unit { pid, start_ticks: seen.start_ticks, boot_id: Clock.now().boot_id.to_owned() };
+        failpoint!("kernel.launched");
+        Ok(Launched::child(attempt, bundle, stop_grace, (unit, pidfd, child)))
+    }
+}
