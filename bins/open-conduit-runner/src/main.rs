@@ -1,1 +1,6 @@
-fn main() {}
+//! Supervises one attempt. Everything it does is in `conduit_kernel::runner`.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    conduit_kernel::runner::main()
+}

@@ -137,8 +137,8 @@ pub struct RunnerResult {
     pub end: ProcessEnd,
     /// Only streams that something was written to.
     pub streams: Vec<StreamResult>,
-    /// Processes that outlived the main one and were killed.
-    pub stragglers_killed: u32,
+    /// How many processes had to be killed, at least.
+    pub killed: u32,
     pub started_at_us: i64,
     pub finished_at_us: i64,
 }

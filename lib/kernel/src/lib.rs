@@ -18,6 +18,7 @@ pub mod identity;
 mod kernel;
 pub mod launcher;
 pub mod limits;
+mod linux;
 mod proc;
 pub mod runner;
 

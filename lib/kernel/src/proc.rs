@@ -10,13 +10,12 @@ use std::time::Instant;
 
 use conduit_api::AttemptId;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use crate::bundle::TargetEvidence;
 use crate::identity::MARKER;
 use crate::launcher::Unit;
 use crate::limits::SURVIVOR_WAIT;
+use crate::linux;
 
 /// One process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,10 +104,11 @@ pub(crate) fn open(pid: u32, start_ticks: u64) -> Result<Option<OwnedFd>> {
     Ok(process(pid)?.filter(|now| now.start_ticks == start_ticks && !now.dead).map(|_| pidfd))
 }
 
-/// Sends `signal` through a handle; a process that has ended is no fault.
+/// Sends `signal` through a handle. A process that has ended is no fault; one that took another user's rights is none
+/// either: it lives on, and is counted as living.
 pub(crate) fn signal(pidfd: &OwnedFd, signal: Signal) -> Result<()> {
     match pidfd_send_signal(pidfd, signal) {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Ok(()) | Err(rustix::io::Errno::SRCH | rustix::io::Errno::PERM) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -133,7 +133,7 @@ pub(crate) fn open_unit(unit: &Unit, boot_id: &str) -> Result<Option<OwnedFd>> {
 /// Completes when the process behind `pidfd` has ended.
 pub(crate) async fn ended(pidfd: &OwnedFd) -> Result<()> {
     // A handle of its own for each waiter: one descriptor can be registered once.
-    let waiter = AsyncFd::with_interest(pidfd.try_clone()?, Interest::READABLE)?;
+    let waiter = linux::readable(pidfd.try_clone()?)?;
     waiter.readable().await.map(drop)
 }
 

@@ -1,0 +1,229 @@
+//! From the spawn until the process tree is proven gone.
+
+use std::io::Result;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use conduit_api::Code;
+use conduit_store::Clock;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{WaitOptions, wait};
+
+use crate::attempt::ProcessEnd;
+use crate::bundle::{self, Cause, TargetEvidence};
+use crate::identity::MARKER;
+use crate::limits::STRAGGLER_GRACE;
+use crate::linux;
+use crate::proc;
+use crate::runner::capture::Capture;
+use crate::runner::{Ended, Job, not_started};
+
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// What the tree is allowed to do, and until when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The main process runs, until its deadline if that is within the clock's reach.
+    Running { deadline: Option<Instant> },
+    /// The main process has ended by itself; what it left may end by itself too.
+    Lingering { until: Instant },
+    /// SIGTERM was sent.
+    Terminating { until: Instant },
+    /// SIGKILL is sent to whatever is found.
+    Killing,
+}
+
+impl Phase {
+    const fn end(self) -> Option<Instant> {
+        match self {
+            Self::Running { deadline } => deadline,
+            Self::Lingering { until } | Self::Terminating { until } => Some(until),
+            Self::Killing => None,
+        }
+    }
+}
+
+/// Takes over the signals that matter: SIGTERM asks to stop, SIGCHLD says that a child ended, and what a terminal
+/// sends is held back for good.
+pub(super) fn block_signals() -> Result<SignalFd> {
+    let mut heard = SigSet::empty();
+    heard.add(Signal::SIGTERM);
+    heard.add(Signal::SIGCHLD);
+    let mut blocked = heard;
+    blocked.add(Signal::SIGHUP);
+    blocked.add(Signal::SIGINT);
+    blocked.add(Signal::SIGQUIT);
+    blocked.thread_block()?;
+    Ok(SignalFd::with_flags(&heard, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}
+
+struct Tree {
+    main: u32,
+    /// How the main process ended, and why the runner ended it.
+    end: Option<ProcessEnd>,
+    cause: Cause,
+    phase: Phase,
+    grace: Duration,
+    gone: bool,
+    killed: u32,
+}
+
+/// Spawns the job's process and returns when nothing of it is left.
+pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
+    let plan = &job.plan;
+    let mut command = Command::new(&plan.executable.canonical);
+    command
+        .arg0(&plan.executable.invoked)
+        .args(&plan.args)
+        .current_dir(&plan.cwd)
+        .env_clear()
+        .envs(&plan.env)
+        .env(MARKER, job.attempt.as_str())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    linux::detach(&mut command);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let executable = plan.executable.canonical.display();
+            let message = format!("the executable {executable} cannot be run: {}", error.kind());
+            return Ok(not_started(Cause::Ended, Code::ExecutableUnavailable, &message));
+        }
+    };
+    let deadline = Instant::now().checked_add(Duration::from_millis(plan.timeout_ms));
+    let main = child.id();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    if let Err(error) = say_what(job, main) {
+        // It only helps the kernel to find survivors, which the marker does too.
+        eprintln!("open-conduit-runner: the main process could not be recorded: {error}");
+    }
+    let mut tree = Tree {
+        main,
+        end: None,
+        cause: Cause::Ended,
+        phase: Phase::Running { deadline },
+        grace: Duration::from_millis(plan.stop_grace_ms),
+        gone: false,
+        killed: 0,
+    };
+    let missing = || std::io::Error::other("a pipe of the process is missing");
+    let out = Capture::new(&job.bundle, "stdout", stdout.ok_or_else(missing)?, plan.output_bytes_max)?;
+    let err = Capture::new(&job.bundle, "stderr", stderr.ok_or_else(missing)?, plan.output_bytes_max)?;
+    let streams = follow(&mut tree, signals, out, err)?;
+    let end = tree.end.ok_or_else(|| std::io::Error::other("the main process was never reaped"))?;
+    Ok(Ended { cause: tree.cause, end, streams, killed: tree.killed })
+}
+
+fn say_what(job: &Job, main: u32) -> Result<()> {
+    // It is not reaped yet, so it is there, as a zombie at least.
+    let seen = proc::process(main)?.ok_or_else(|| std::io::Error::other("/proc does not show the process"))?;
+    let target = TargetEvidence {
+        pid: main,
+        start_ticks: seen.start_ticks,
+        session: main,
+        cgroup: proc::cgroup(main)?,
+        spawned_at_us: Clock.now().wall.0,
+    };
+    bundle::put_new(&job.bundle.target(), &serde_json::to_vec(&target)?)
+}
+
+fn follow(
+    tree: &mut Tree,
+    signals: &SignalFd,
+    mut out: Capture<ChildStdout>,
+    mut err: Capture<ChildStderr>,
+) -> Result<Vec<bundle::StreamResult>> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let mut asked = false;
+        while let Some(signal) = signals.read_signal()? {
+            asked |= signal.ssi_signo == Signal::SIGTERM as u32;
+        }
+        // Reaping goes first: a process that had ended was not stopped, whatever was asked a moment later.
+        tree.reap()?;
+        if tree.gone {
+            break;
+        }
+        tree.advance(asked, Instant::now())?;
+        let timeout = tree.phase.end().map(|end| end.saturating_duration_since(Instant::now()));
+        let timeout = timeout.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        });
+        let ready = {
+            let mut waited = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
+            waited.extend(out.source().map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::IN)));
+            waited.extend(err.source().map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::IN)));
+            match poll(&mut waited, timeout.as_ref()) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => 0,
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        if ready > 0 {
+            out.turn(&mut buffer)?;
+            err.turn(&mut buffer)?;
+        }
+    }
+    out.rest(&mut buffer)?;
+    err.rest(&mut buffer)?;
+    Ok([out.finish()?, err.finish()?].into_iter().flatten().collect())
+}
+
+impl Tree {
+    /// Reaps whatever has ended. No child left means no descendant left: this process is their subreaper.
+    fn reap(&mut self) -> Result<()> {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if u32::try_from(pid.as_raw_nonzero().get()) == Ok(self.main) => {
+                    self.end = Some(end_of(ExitStatus::from_raw(status.as_raw())));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                Err(rustix::io::Errno::CHILD) => {
+                    self.gone = true;
+                    return Ok(());
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Moves to the phase that is due at `now`, and does what belongs to it. `asked`: SIGTERM arrived.
+    fn advance(&mut self, asked: bool, now: Instant) -> Result<()> {
+        let over = self.phase.end().is_some_and(|end| now >= end);
+        match self.phase {
+            Phase::Running { .. } if self.end.is_some() => {
+                self.phase = if asked { Phase::Killing } else { Phase::Lingering { until: now + STRAGGLER_GRACE } };
+            }
+            Phase::Running { .. } if asked || over => {
+                self.cause = if asked { Cause::Stopped } else { Cause::TimedOut };
+                self.phase = Phase::Terminating { until: now + self.grace };
+                proc::signal_each(&proc::descendants(&[std::process::id()])?, rustix::process::Signal::TERM)?;
+            }
+            Phase::Lingering { .. } if asked || over => self.phase = Phase::Killing,
+            Phase::Terminating { .. } if over => self.phase = Phase::Killing,
+            Phase::Running { .. } | Phase::Lingering { .. } | Phase::Terminating { .. } | Phase::Killing => {}
+        }
+        if self.phase == Phase::Killing {
+            // Each death wakes the loop, so what was forked meanwhile is found by the next look.
+            let found = proc::descendants(&[std::process::id()])?;
+            let reached = proc::signal_each(&found, rustix::process::Signal::KILL)?;
+            self.killed = self.killed.max(reached);
+        }
+        Ok(())
+    }
+}
+
+fn end_of(status: ExitStatus) -> ProcessEnd {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ProcessEnd::Exited { code },
+        (None, signal) => ProcessEnd::Signalled { signal: signal.unwrap_or(0) },
+    }
+}
