@@ -1,0 +1,286 @@
+//! One program kept running: started with its sockets, listened to, started again when it ends.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use conduit_daemon::program::EXIT_REFUSED;
+use conduit_daemon::spawn::Spawn;
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::process::Child;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::keeping::Keeping;
+use crate::manager::{Manager, Said};
+use crate::programs::Role;
+
+/// Time that a program has to end after SIGTERM, before it is killed.
+pub const STOP_TIME_MAX: Duration = Duration::from_secs(10);
+/// Starts in a row that a program may fail before it was ever ready.
+const FAILURES_MAX: u32 = 8;
+
+/// What a program is asked to do by whoever keeps it. Later values are stronger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
+    Run,
+    /// End, within [`STOP_TIME_MAX`].
+    Stop,
+    /// End at once.
+    Kill,
+}
+
+/// What became of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    Ready(Role),
+    /// It is not started again; the sentence says why.
+    GivenUp(Role, String),
+}
+
+/// A program with all that it is started with.
+#[derive(Debug)]
+pub struct Kept {
+    pub role: Role,
+    pub program: PathBuf,
+    pub args: Vec<OsString>,
+    pub socket: OwnedFd,
+    pub notify: PathBuf,
+    pub manager: Manager,
+    /// Limit of open files for a program that holds few; `None` leaves it this process's own.
+    pub files: Option<Rlimit>,
+    pub keeping: Keeping,
+}
+
+/// What a program did up to its end, as far as the next step depends on it.
+#[derive(Debug, Clone, Copy)]
+struct Past {
+    /// It was ready at some time since `up` began.
+    ready: bool,
+    /// Starts in a row that ended before it was ready.
+    failures: u32,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Again,
+    Wait,
+    GiveUp,
+}
+
+/// Decides what follows an end that nobody asked for. `code` is the exit code, if the program exited by itself.
+fn decide(role: Role, code: Option<i32>, past: Past) -> Next {
+    match code {
+        Some(0) if role.on_demand() => Next::Wait,
+        _ if past.ready => Next::Again,
+        Some(code) if code == i32::from(EXIT_REFUSED) => Next::GiveUp,
+        _ if past.failures >= FAILURES_MAX => Next::GiveUp,
+        _ => Next::Again,
+    }
+}
+
+impl Kept {
+    /// Keeps the program running until `wish` is more than [`Wish::Run`] and it has ended, or until it is given up.
+    pub async fn keep(mut self, news: mpsc::Sender<News>, mut wish: watch::Receiver<Wish>) {
+        let role = self.role;
+        let mut backoff = Backoff::default();
+        let mut past = Past { ready: false, failures: 0 };
+        let mut wait = role.on_demand();
+        while *wish.borrow_and_update() == Wish::Run {
+            if wait {
+                tokio::select! {
+                    asked = self.connection() => match asked {
+                        Ok(()) => {}
+                        Err(error) => return give_up(&news, role, &error.to_string()).await,
+                    },
+                    _ = wish.changed() => continue,
+                }
+            }
+            let started = Instant::now();
+            let mut ready = false;
+            let ended = match self.start() {
+                Ok(child) => self.attend(child, &mut ready, &news, &mut wish).await,
+                Err(error) => Err(error),
+            };
+            if *wish.borrow() != Wish::Run {
+                break;
+            }
+            past.ready |= ready;
+            past.failures = if ready { 0 } else { past.failures + 1 };
+            let shown = match &ended {
+                Ok(status) => status.to_string(),
+                Err(error) => format!("it cannot be started: {error}"),
+            };
+            match decide(role, ended.ok().and_then(|status| status.code()), past) {
+                Next::Wait => wait = true,
+                Next::GiveUp => return give_up(&news, role, &shown).await,
+                Next::Again => {
+                    wait = false;
+                    let pause = backoff.after(started.elapsed());
+                    tracing::warn!(
+                        program = role.program(),
+                        ended = shown,
+                        ?pause,
+                        "a program ended; it is started again"
+                    );
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        _ = wish.changed() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns when a connection waits on the socket.
+    async fn connection(&self) -> io::Result<()> {
+        // Registered anew each time: what an earlier registration remembers may have been answered since.
+        #[expect(deprecated, reason = "what it warns of, a type that lies about its descriptor, `OwnedFd` is not")]
+        let watched = AsyncFd::with_interest(self.socket.try_clone()?, Interest::READABLE)?;
+        watched.readable().await.map(drop)
+    }
+
+    fn start(&self) -> io::Result<Child> {
+        let mut spawn = Spawn::new(&self.program).descriptor(self.role.descriptor(), self.socket.try_clone()?);
+        spawn.args.clone_from(&self.args);
+        spawn.descriptors.extend(self.keeping.copies()?);
+        spawn.notify = Some(self.notify.clone());
+        let child = spawn.start()?;
+        if let (Some(limit), Some(pid)) = (self.files, pid_of(&child))
+            && let Err(error) = rustix::process::prlimit(Some(pid), Resource::Nofile, limit)
+        {
+            tracing::warn!(%error, "a program keeps a raised limit of open files");
+        }
+        tracing::debug!(program = self.role.program(), pid = child.id(), "a program was started");
+        Ok(child)
+    }
+
+    /// Listens to `child` until it has ended, and passes on what it is asked to do.
+    async fn attend(
+        &mut self,
+        mut child: Child,
+        ready: &mut bool,
+        news: &mpsc::Sender<News>,
+        wish: &mut watch::Receiver<Wish>,
+    ) -> io::Result<ExitStatus> {
+        let Some(pid) = pid_of(&child) else { return child.wait().await };
+        let number = pid.as_raw_nonzero().get();
+        let mut done = Wish::Run;
+        let mut kill_at = None;
+        let mut deaf = false;
+        let ended = loop {
+            let wished = *wish.borrow_and_update();
+            if wished > done {
+                done = wished;
+                send(pid, if wished == Wish::Kill { Signal::KILL } else { Signal::TERM });
+                kill_at = Some(Instant::now() + STOP_TIME_MAX);
+            }
+            tokio::select! {
+                ended = child.wait() => break ended?,
+                said = self.manager.next(number), if !deaf => match said {
+                    Ok(Some(said)) => self.heed(said, ready, news).await,
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::error!(%error, program = self.role.program(), "a program cannot be heard any more");
+                        deaf = true;
+                    }
+                },
+                _ = wish.changed() => {}
+                () = at(kill_at) => {
+                    tracing::warn!(program = self.role.program(), "a program did not end in time and is killed");
+                    send(pid, Signal::KILL);
+                    kill_at = None;
+                }
+            }
+        };
+        // What it handed over just before its end counts.
+        match self.manager.drain(number) {
+            Ok(all) => {
+                for said in all {
+                    self.heed(said, ready, news).await;
+                }
+            }
+            Err(error) => tracing::error!(%error, program = self.role.program(), "last words were not heard"),
+        }
+        Ok(ended)
+    }
+
+    async fn heed(&mut self, said: Said, ready: &mut bool, news: &mpsc::Sender<News>) {
+        if let Some((name, descriptors)) = said.store {
+            for fd in descriptors {
+                if !self.keeping.store(&name, fd) {
+                    tracing::warn!(name, kept = self.keeping.len(), "no room to keep another descriptor");
+                }
+            }
+        }
+        if let Some(name) = said.remove {
+            self.keeping.remove(&name);
+        }
+        if said.ready && !*ready {
+            *ready = true;
+            tell(news, News::Ready(self.role)).await;
+        }
+    }
+}
+
+async fn give_up(news: &mpsc::Sender<News>, role: Role, why: &str) {
+    tell(news, News::GivenUp(role, format!("{} could not be kept running: {why}", role.program()))).await;
+}
+
+/// Signals a child that was not waited for yet, so that the number is still its own.
+fn send(pid: Pid, signal: Signal) {
+    if let Err(error) = rustix::process::kill_process(pid, signal) {
+        tracing::error!(%error, ?signal, "a program could not be signalled");
+    }
+}
+
+async fn tell(news: &mpsc::Sender<News>, what: News) {
+    if news.send(what).await.is_err() {
+        tracing::debug!("nobody listens any more");
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Past = Past { ready: false, failures: 1 };
+
+    #[test]
+    fn a_refusal_before_the_first_readiness_is_final_and_later_it_is_not() {
+        let refused = Some(i32::from(EXIT_REFUSED));
+        assert_eq!(decide(Role::Scheduler, refused, NEW), Next::GiveUp);
+        assert_eq!(decide(Role::Scheduler, refused, Past { ready: true, failures: 50 }), Next::Again);
+    }
+
+    #[test]
+    fn a_program_that_never_becomes_ready_is_given_up_after_some_starts() {
+        let after = |failures| decide(Role::Endpointd, None, Past { ready: false, failures });
+        assert_eq!(after(FAILURES_MAX - 1), Next::Again);
+        assert_eq!(after(FAILURES_MAX), Next::GiveUp);
+    }
+
+    #[test]
+    fn only_the_management_server_may_end_by_itself() {
+        assert_eq!(decide(Role::Management, Some(0), NEW), Next::Wait);
+        assert_eq!(decide(Role::Management, Some(1), NEW), Next::Again);
+        assert_eq!(decide(Role::Scheduler, Some(0), Past { ready: true, failures: 0 }), Next::Again);
+    }
+}
