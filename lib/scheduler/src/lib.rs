@@ -1,1 +1,18 @@
-//! scheduler
+//! The scheduler daemon: routes what was accepted, claims what is ready, runs it through the kernel, and applies what
+//! it declared.
+//!
+//! One thread. [`turn`] does all there is to do now; [`daemon`] waits for a ring, a due time or the end of a process,
+//! and takes a turn again. [`segment`] follows one segment from its claim to its end; [`adopt`] finds those that an
+//! earlier daemon left.
+#![forbid(unsafe_code)]
+
+mod adopt;
+mod daemon;
+mod executors;
+mod host;
+mod outputs;
+mod playbooks;
+mod segment;
+mod turn;
+
+pub use daemon::main;

@@ -69,6 +69,23 @@ pub fn next_ready_at(r: &Read<'_>, now: Now) -> Result<Option<i64>> {
     Ok(r.one("looking for due Works", NEXT_DUE, named_params! { ":now": now.wall.0 }, |row| row.get(0))?)
 }
 
+const DUE: &str = "SELECT EXISTS (SELECT 1 FROM work WHERE scope_id = :scope AND state = 'ready' AND ready_at_us <= :now)";
+
+/// Whether a scope that `may` take another execution has a due Work.
+pub fn any_due(r: &Read<'_>, mut may: impl FnMut(&ScopeId) -> bool, now: Now) -> Result<bool> {
+    let mut at = String::new();
+    while let Some(scope) = next_ready_scope(r, &at)? {
+        if may(&scope) {
+            let params = named_params! { ":scope": scope.as_str(), ":now": now.wall.0 };
+            if r.one("looking for due Works", DUE, params, |row| row.get(0))? {
+                return Ok(true);
+            }
+        }
+        at = scope.as_str().to_owned();
+    }
+    Ok(false)
+}
+
 /// Claims the oldest due Work of `scope`; `None` when there is none. The claim is the first write of a segment (T02).
 pub(crate) fn claim_in(tx: &Write<'_>, scope: &ScopeId, claim: &Claim<'_>, now: Now) -> Result<Option<Claimed>> {
     let next =

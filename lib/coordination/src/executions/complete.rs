@@ -268,7 +268,7 @@ mod tests {
     #[test]
     fn a_declared_outcome_stands_whatever_the_exit_status() {
         for end in
-            [SegmentEnd::Exited { failure: Some("exit status 9".into()) }, SegmentEnd::TimedOut, SegmentEnd::Stopped]
+            [failed(Code::ProcessFailed, true), failed(Code::DeadlineExceeded, true), SegmentEnd::Stopped]
         {
             assert!(
                 matches!(decide(None, Some(outcome(OutcomeStatus::Succeeded)), &end), Decision::Finish { .. }),

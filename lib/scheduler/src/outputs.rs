@@ -1,0 +1,35 @@
+//! Keeping what a process wrote: from its bundle into `artifacts/<digest>`, before a row says so.
+
+use std::fs;
+use std::io;
+
+use conduit_coordination::artifacts::NewArtifact;
+use conduit_kernel::OutputFact;
+use conduit_store::StateDir;
+
+/// Puts each output where its digest says, durably; an output that stands there already is the same bytes.
+pub fn keep(state: &StateDir, outputs: &[OutputFact]) -> io::Result<Vec<NewArtifact>> {
+    let mut kept = Vec::with_capacity(outputs.len());
+    for output in outputs {
+        let target = state.artifact_file(&output.digest);
+        match fs::hard_link(&output.path, &target) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Gone from the bundle and standing here: an earlier try of the same segment moved it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && target.exists() => {}
+            Err(error) => return Err(error),
+        }
+        fs::File::open(&target)?.sync_data()?;
+        kept.push(NewArtifact {
+            name: output.name.clone(),
+            media_type: "application/octet-stream".to_owned(),
+            digest: output.digest.clone(),
+            bytes: i64::try_from(output.bytes).unwrap_or(i64::MAX),
+            dropped_bytes: i64::try_from(output.dropped_bytes).unwrap_or(i64::MAX),
+        });
+    }
+    if !outputs.is_empty() {
+        fs::File::open(state.path().join("artifacts"))?.sync_all()?;
+    }
+    Ok(kept)
+}

@@ -1,0 +1,297 @@
+//! One segment, from its claim to its end: endpoint, token, kernel, and what it declared.
+//!
+//! Every step is recorded before the next is taken, and each can be taken again: a daemon that dies at any point
+//! leaves rows from which [`crate::adopt`] goes on.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use conduit_api::{ApiError, AttemptId, Code, Retry};
+use conduit_config::Binding;
+use conduit_coordination::executions::{self, Claimed, Completed, SegmentEnd};
+use conduit_endpoint::{control, rundir::RunDir};
+use conduit_extension::{Executor, Phase, SegmentContext, SegmentEnd as Means, Transport};
+use conduit_kernel::{Conclusion, Launched, Reason, Staged, StopReason, Terminal};
+use conduit_store::lease::Demand;
+use conduit_toolbelt::{Grants, NewToken, Token, token};
+use serde_json::json;
+
+use crate::host::{Host, Live};
+use crate::outputs;
+
+/// Pause before an ending that could not be recorded is tried again; it doubles up to [`RECORD_PAUSE_MAX`].
+const RECORD_PAUSE: Duration = Duration::from_millis(100);
+const RECORD_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What a binding of the pinned generation says about a segment.
+pub struct Bound {
+    pub binding: Binding,
+    pub executor: Rc<dyn Executor>,
+}
+
+/// The pinned binding and its executor. Errors: `unknown_binding`, `unavailable`.
+pub fn bound(host: &Host, claimed: &Claimed) -> Result<Bound, ApiError> {
+    let snapshot = host.pinned(claimed.generation).map_err(|error| error.to_api())?;
+    let missing = || ApiError::new(Code::UnknownBinding, "the configuration has no such binding in this scope");
+    let binding = snapshot.binding(&claimed.scope, &claimed.binding).cloned().ok_or_else(missing)?;
+    let executor = host.executors.get(&binding.executor).ok_or_else(missing)?;
+    Ok(Bound { binding, executor })
+}
+
+/// Runs a claimed segment to its end.
+pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
+    tracing::info!(
+        execution = %claimed.execution, work = %claimed.work, epoch = claimed.epoch, segment = claimed.segment, "claimed"
+    );
+    let end = match start(&host, &claimed).await {
+        Ok(launched) => {
+            live.launched.set(true);
+            watch(&host, &live, &claimed, launched).await
+        }
+        Err(error) => not_started(error),
+    };
+    record(&host, &claimed, end).await;
+}
+
+/// The end of a segment that could not be started.
+fn not_started(error: ApiError) -> Ended {
+    let retryable = error.code.retry() == Retry::SameRequest;
+    Ended { end: SegmentEnd::Failed { code: error.code, message: error.message, retryable }, concluding: None }
+}
+
+/// How a segment ended, and what the kernel has to be told in the same transaction.
+pub struct Ended {
+    pub end: SegmentEnd,
+    pub concluding: Option<AttemptId>,
+}
+
+/// Everything up to the running process: endpoint, token, admission, the boundary, the launch.
+async fn start(host: &Host, claimed: &Claimed) -> Result<Launched, ApiError> {
+    let bound = bound(host, claimed)?;
+    let rundir = RunDir::prepare(host.state.path(), &claimed.execution)?;
+    let toolbelt = bound.executor.transport() == Transport::Toolbelt;
+    let endpoint = if toolbelt { Some(control::serve(&host.places, &claimed.execution).await?) } else { None };
+    let deadline_us = deadline_us(&bound.binding);
+    let context = SegmentContext {
+        execution_id: claimed.execution.clone(),
+        work_id: claimed.work.clone(),
+        scope_id: claimed.scope.clone(),
+        binding: claimed.binding.clone(),
+        attempt: claimed.attempt,
+        epoch: claimed.epoch,
+        segment: claimed.segment,
+        endpoint,
+        token_file: toolbelt.then(|| rundir.token_file()),
+        toolbelt_dir: host.programs.clone(),
+        playbook_dir: host.places.playbooks(),
+        run_dir: rundir.path().to_owned(),
+        deadline_ms: u64::try_from(deadline_us / 1000).unwrap_or(u64::MAX),
+    };
+    let phase = if claimed.segment > 1 { Phase::Resume } else { Phase::Run };
+    let request = bound.executor.plan(&bound.binding.config, &context, phase)?;
+    host.kernel.identify(&request.executable).map_err(ApiError::from)?;
+
+    // One commit: the token that the process will have, and the operation that it will be (T02, K01).
+    let deadline_boot_us = host.now().boot_us + deadline_us;
+    let (token, admission) = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+        let token = toolbelt.then(|| issue(tx, claimed, &bound.binding, deadline_boot_us)).transpose()?;
+        Ok::<_, Fault>((token, host.kernel.admit(tx, &request, tx.now())?))
+    })?;
+    if let Some(token) = token {
+        rundir.write_token(token.expose())?;
+    }
+    let staged = host.kernel.stage(&mut host.store.borrow_mut(), &admission.attempt).map_err(ApiError::from)?;
+    launch(host, claimed, staged, deadline_boot_us)
+}
+
+/// The boundary and the launch behind it. After the boundary a failure is not "not started": the evidence decides.
+fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64) -> Result<Launched, ApiError> {
+    let attempt = staged.attempt.clone();
+    host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+        host.kernel.dispatch(tx, &staged, tx.now())?;
+        if !executions::started(tx, attempt.as_str(), deadline_boot_us)? {
+            return Err(Fault::Store(conduit_store::Error::LeaseLost { why: "the execution had left `claimed`" }));
+        }
+        Ok(())
+    })?;
+    host.kernel.launch(staged).map_err(ApiError::from)
+}
+
+pub fn deadline_us(binding: &Binding) -> i64 {
+    i64::try_from(binding.deadline_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
+}
+
+/// A fresh token for the claim, with what its binding grants (C07).
+pub fn issue(
+    tx: &conduit_store::Fenced<'_>,
+    claimed: &Claimed,
+    binding: &Binding,
+    expires_boot_us: i64,
+) -> Result<Token, conduit_toolbelt::Error> {
+    let list = |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect();
+    let grants =
+        Grants { operations: list(&binding.operations), events: list(&binding.events), delegates: list(&binding.delegates) };
+    token::issue(tx, &NewToken { claimed, grants: &grants, expires_boot_us })
+}
+
+/// Follows a running process until its runner has ended, and stops it when somebody asks.
+pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launched) -> Ended {
+    let attempt = launched.attempt.clone();
+    if let Some(unit) = launched.unit() {
+        let recorded = host.store.borrow_mut().write(|tx| host.kernel.record_running(tx, &attempt, unit, host.now()));
+        if let Err(error) = recorded {
+            tracing::warn!(execution = %claimed.execution, %error, "the runner's identity was not recorded; its own evidence stands");
+        }
+    }
+    loop {
+        tokio::select! {
+            exited = launched.exited() => {
+                if let Err(error) = exited {
+                    tracing::error!(execution = %claimed.execution, %error, "the runner cannot be watched");
+                }
+                break;
+            }
+            () = live.stop.notified() => stop(host, claimed, &attempt, &launched).await,
+        }
+    }
+    Ended { end: SegmentEnd::Lost { started: true }, concluding: Some(attempt) }
+}
+
+/// Records that the process is to stop, then stops it.
+async fn stop(host: &Host, claimed: &Claimed, attempt: &AttemptId, launched: &Launched) {
+    tracing::info!(execution = %claimed.execution, "stopping");
+    let recorded =
+        host.store.borrow_mut().write(|tx| host.kernel.record_stop(tx, attempt, StopReason::Cancel, host.now()));
+    if let Err(error) = recorded {
+        tracing::warn!(execution = %claimed.execution, %error, "the stop could not be recorded; it is carried out all the same");
+    }
+    if let Err(error) = host.kernel.stop(launched).await {
+        tracing::error!(execution = %claimed.execution, %error, "the runner could not be stopped");
+    }
+}
+
+/// Records the end of a segment, again and again until the store takes it, then tidies up.
+pub async fn record(host: &Host, claimed: &Claimed, ended: Ended) {
+    let mut pause = RECORD_PAUSE;
+    loop {
+        match try_record(host, claimed, &ended).await {
+            Ok(Some(completed)) => return tidy(host, claimed, &ended, &completed).await,
+            Ok(None) => {} // something that it started lives on: looked at again
+            Err(Fault::Store(conduit_store::Error::LeaseLost { why })) => {
+                tracing::warn!(execution = %claimed.execution, why, "the segment was ended by another hand");
+                return;
+            }
+            Err(error) => tracing::error!(execution = %claimed.execution, %error, "the end of a segment could not be recorded yet"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RECORD_PAUSE_MAX);
+    }
+}
+
+/// One try: the evidence is read again, and kernel and coordination change in one transaction.
+async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended) -> Result<Option<Completed>, Fault> {
+    let bound = bound(host, claimed);
+    let (retry, resumable) = match &bound {
+        Ok(bound) => (bound.binding.retry, bound.executor.resume_capable(&bound.binding.config)),
+        Err(_) => (conduit_config::Retry { attempts: 1, backoff_ms: 0, backoff_max_ms: 0 }, false),
+    };
+    let Some(attempt) = &ended.concluding else {
+        let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+            Ok::<_, Fault>(executions::complete(tx, claimed, &ended.end, &[], &json!({}), retry, resumable)?)
+        })?;
+        return Ok(Some(completed));
+    };
+    let ending = host.kernel.settle(attempt).await?;
+    let kept = outputs::keep(&host.state, ending.outputs()).map_err(conduit_store::error::doing_io("keeping outputs"))?;
+    let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+        let conclusion = host.kernel.conclude(tx, attempt, &ending, tx.now())?;
+        let Some(terminal) = &conclusion.terminal else { return Ok::<_, Fault>(None) };
+        let end = meaning(&conclusion, terminal, bound.as_ref().ok());
+        let usage = json!({ "attempt": conclusion.reason.as_str() });
+        Ok(Some(executions::complete(tx, claimed, &end, &kept, &usage, retry, resumable)?))
+    })?;
+    if completed.is_none() {
+        ending.survivors_gone().await?;
+    }
+    Ok(completed)
+}
+
+/// What the kernel's conclusion means for the Work.
+fn meaning(conclusion: &Conclusion, terminal: &Terminal, bound: Option<&Bound>) -> SegmentEnd {
+    let lost = || SegmentEnd::Lost { started: conclusion.reason != Reason::NoStartEvidence };
+    match bound.map(|bound| bound.executor.interpret(terminal)) {
+        Some(Means::Succeeded) => SegmentEnd::Succeeded,
+        Some(Means::Failed { code, message, retryable }) => SegmentEnd::Failed { code, message, retryable },
+        Some(Means::Cancelled) => SegmentEnd::Stopped,
+        Some(Means::Lost) | None => lost(),
+    }
+}
+
+/// Removes what only a live execution needs (E06). Failing is no harm: the next start sweeps.
+async fn tidy(host: &Host, claimed: &Claimed, ended: &Ended, completed: &Completed) {
+    tracing::info!(
+        execution = %claimed.execution, work = %claimed.work, state = completed.state, work_state = completed.work_state, "ended"
+    );
+    host.wake.notify_one();
+    if !completed.parked {
+        remove_endpoint(host, &claimed.execution).await;
+    }
+    if let Some(attempt) = &ended.concluding
+        && let Err(error) = host.kernel.forget_bundle(attempt)
+    {
+        tracing::warn!(execution = %claimed.execution, %error, "a bundle was left behind");
+    }
+}
+
+/// Closes an execution's socket and removes its run directory.
+pub async fn remove_endpoint(host: &Host, execution: &conduit_api::ExecutionId) {
+    let removed = match control::close(&host.places, execution).await {
+        Ok(()) => RunDir::open(host.state.path(), execution).and_then(|dir| dir.remove()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = removed {
+        tracing::warn!(%execution, %error, "a run directory was left behind; the next start removes it");
+    }
+}
+
+/// Whatever can go wrong between the rows.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error(transparent)]
+    Store(#[from] conduit_store::Error),
+    #[error(transparent)]
+    Coordination(conduit_coordination::Error),
+    #[error(transparent)]
+    Toolbelt(#[from] conduit_toolbelt::Error),
+    #[error(transparent)]
+    Kernel(conduit_kernel::Error),
+}
+
+impl From<conduit_coordination::Error> for Fault {
+    fn from(error: conduit_coordination::Error) -> Self {
+        match error {
+            conduit_coordination::Error::Store(error) => Self::Store(error),
+            other => Self::Coordination(other),
+        }
+    }
+}
+
+impl From<conduit_kernel::Error> for Fault {
+    fn from(error: conduit_kernel::Error) -> Self {
+        match error {
+            conduit_kernel::Error::Store(error) => Self::Store(error),
+            other => Self::Kernel(other),
+        }
+    }
+}
+
+impl From<Fault> for ApiError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Store(error) => error.to_api(),
+            Fault::Coordination(error) => error.into(),
+            Fault::Toolbelt(error) => error.to_api(),
+            Fault::Kernel(error) => error.into(),
+        }
+    }
+}
