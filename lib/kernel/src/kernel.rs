@@ -434,6 +434,11 @@ impl Kernel {
 }
 
 impl Ending {
+    /// What the process wrote, as far as its result vouches for it.
+    pub fn outputs(&self) -> &[OutputFact] {
+        &self.outputs
+    }
+
     /// Completes when the processes that kept the attempt orphaned have ended; settle and conclude it again then.
     pub async fn survivors_gone(&self) -> Result<()> {
         self.survivors.gone().await.map_err(|source| Error::Process { doing: "waiting for survivors", source })

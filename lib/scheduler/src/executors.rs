@@ -5,14 +5,16 @@ use std::rc::Rc;
 use conduit_config::Registered;
 use conduit_executor_shell::Shell;
 use conduit_extension::Executor;
+use conduit_kernel::BaseEnvironment;
 
 /// Every executor; a binding that names another is refused by validation.
 #[derive(Clone)]
 pub struct Executors(Vec<Rc<dyn Executor>>);
 
 impl Executors {
-    pub fn of_this_release() -> Self {
-        Self(vec![Rc::new(Shell)])
+    /// `base` is what every process is given.
+    pub fn of_this_release(base: &BaseEnvironment) -> Self {
+        Self(vec![Rc::new(Shell::new(base.clone()))])
     }
 
     pub fn get(&self, name: &str) -> Option<Rc<dyn Executor>> {

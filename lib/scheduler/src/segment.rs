@@ -43,30 +43,63 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
     tracing::info!(
         execution = %claimed.execution, work = %claimed.work, epoch = claimed.epoch, segment = claimed.segment, "claimed"
     );
-    let end = match start(&host, &claimed).await {
-        Ok(launched) => {
+    let ended = match start(&host, &claimed).await {
+        Ok(Started::Launched(launched)) => {
             live.launched.set(true);
             watch(&host, &live, &claimed, launched).await
         }
-        Err(error) => not_started(error),
+        Ok(Started::Dispatched(attempt)) => Ended::by_evidence(attempt),
+        Err(refused) => refused,
     };
-    record(&host, &claimed, end).await;
+    record(&host, &claimed, ended).await;
 }
 
-/// The end of a segment that could not be started.
-fn not_started(error: ApiError) -> Ended {
-    let retryable = error.code.retry() == Retry::SameRequest;
-    Ended { end: SegmentEnd::Failed { code: error.code, message: error.message, retryable }, concluding: None }
+/// How far a segment came.
+enum Started {
+    Launched(Launched),
+    /// Past the boundary, and the launch failed: only evidence can say whether anything started (K01).
+    Dispatched(AttemptId),
 }
 
 /// How a segment ended, and what the kernel has to be told in the same transaction.
 pub struct Ended {
-    pub end: SegmentEnd,
-    pub concluding: Option<AttemptId>,
+    end: SegmentEnd,
+    attempt: Option<(AttemptId, Past)>,
+}
+
+/// Which side of the launch boundary an attempt is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Past {
+    /// It was admitted, and will never be dispatched.
+    Admission,
+    /// Its evidence is read again and decides.
+    Boundary,
+}
+
+impl Ended {
+    /// The attempt crossed the boundary; its evidence decides.
+    pub fn by_evidence(attempt: AttemptId) -> Self {
+        Self { end: SegmentEnd::Lost { started: true }, attempt: Some((attempt, Past::Boundary)) }
+    }
+
+    /// The segment could not be started.
+    fn not_started(error: ApiError, admitted: Option<AttemptId>) -> Self {
+        let retryable = error.code.retry() == Retry::SameRequest;
+        let end = SegmentEnd::Failed { code: error.code, message: error.message, retryable };
+        Self { end, attempt: admitted.map(|attempt| (attempt, Past::Admission)) }
+    }
 }
 
 /// Everything up to the running process: endpoint, token, admission, the boundary, the launch.
-async fn start(host: &Host, claimed: &Claimed) -> Result<Launched, ApiError> {
+async fn start(host: &Host, claimed: &Claimed) -> Result<Started, Ended> {
+    let mut admitted = None;
+    match advance(host, claimed, &mut admitted).await {
+        Ok(started) => Ok(started),
+        Err(error) => Err(Ended::not_started(error, admitted)),
+    }
+}
+
+async fn advance(host: &Host, claimed: &Claimed, admitted: &mut Option<AttemptId>) -> Result<Started, ApiError> {
     let bound = bound(host, claimed)?;
     let rundir = RunDir::prepare(host.state.path(), &claimed.execution)?;
     let toolbelt = bound.executor.transport() == Transport::Toolbelt;
@@ -93,10 +126,12 @@ async fn start(host: &Host, claimed: &Claimed) -> Result<Launched, ApiError> {
 
     // One commit: the token that the process will have, and the operation that it will be (T02, K01).
     let deadline_boot_us = host.now().boot_us + deadline_us;
-    let (token, admission) = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
-        let token = toolbelt.then(|| issue(tx, claimed, &bound.binding, deadline_boot_us)).transpose()?;
-        Ok::<_, Fault>((token, host.kernel.admit(tx, &request, tx.now())?))
-    })?;
+    let (token, admission) =
+        host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+            let token = toolbelt.then(|| issue(tx, claimed, &bound.binding, deadline_boot_us)).transpose()?;
+            Ok::<_, Fault>((token, host.kernel.admit(tx, &request, tx.now())?))
+        })?;
+    *admitted = Some(admission.attempt.clone());
     if let Some(token) = token {
         rundir.write_token(token.expose())?;
     }
@@ -104,8 +139,8 @@ async fn start(host: &Host, claimed: &Claimed) -> Result<Launched, ApiError> {
     launch(host, claimed, staged, deadline_boot_us)
 }
 
-/// The boundary and the launch behind it. After the boundary a failure is not "not started": the evidence decides.
-fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64) -> Result<Launched, ApiError> {
+/// The boundary and the launch behind it.
+fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64) -> Result<Started, ApiError> {
     let attempt = staged.attempt.clone();
     host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
         host.kernel.dispatch(tx, &staged, tx.now())?;
@@ -114,7 +149,13 @@ fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64)
         }
         Ok(())
     })?;
-    host.kernel.launch(staged).map_err(ApiError::from)
+    Ok(match host.kernel.launch(staged) {
+        Ok(launched) => Started::Launched(launched),
+        Err(error) => {
+            tracing::error!(execution = %claimed.execution, %error, "the launch failed; the evidence decides what became of it");
+            Started::Dispatched(attempt)
+        }
+    })
 }
 
 pub fn deadline_us(binding: &Binding) -> i64 {
@@ -129,19 +170,20 @@ pub fn issue(
     expires_boot_us: i64,
 ) -> Result<Token, conduit_toolbelt::Error> {
     let list = |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect();
-    let grants =
-        Grants { operations: list(&binding.operations), events: list(&binding.events), delegates: list(&binding.delegates) };
+    let grants = Grants {
+        operations: list(&binding.operations),
+        events: list(&binding.events),
+        delegates: list(&binding.delegates),
+    };
     token::issue(tx, &NewToken { claimed, grants: &grants, expires_boot_us })
 }
 
 /// Follows a running process until its runner has ended, and stops it when somebody asks.
 pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launched) -> Ended {
     let attempt = launched.attempt.clone();
-    if let Some(unit) = launched.unit() {
-        let recorded = host.store.borrow_mut().write(|tx| host.kernel.record_running(tx, &attempt, unit, host.now()));
-        if let Err(error) = recorded {
-            tracing::warn!(execution = %claimed.execution, %error, "the runner's identity was not recorded; its own evidence stands");
-        }
+    let recorded = host.store.borrow_mut().write(|tx| host.kernel.record_running(tx, &attempt, &launched, host.now()));
+    if let Err(error) = recorded {
+        tracing::warn!(execution = %claimed.execution, %error, "the runner was not recorded; its own evidence stands");
     }
     loop {
         tokio::select! {
@@ -154,7 +196,7 @@ pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launch
             () = live.stop.notified() => stop(host, claimed, &attempt, &launched).await,
         }
     }
-    Ended { end: SegmentEnd::Lost { started: true }, concluding: Some(attempt) }
+    Ended::by_evidence(attempt)
 }
 
 /// Records that the process is to stop, then stops it.
@@ -181,7 +223,9 @@ pub async fn record(host: &Host, claimed: &Claimed, ended: Ended) {
                 tracing::warn!(execution = %claimed.execution, why, "the segment was ended by another hand");
                 return;
             }
-            Err(error) => tracing::error!(execution = %claimed.execution, %error, "the end of a segment could not be recorded yet"),
+            Err(error) => {
+                tracing::error!(execution = %claimed.execution, %error, "the end of a segment could not be recorded yet")
+            }
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RECORD_PAUSE_MAX);
@@ -195,14 +239,21 @@ async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended) -> Result<Opt
         Ok(bound) => (bound.binding.retry, bound.executor.resume_capable(&bound.binding.config)),
         Err(_) => (conduit_config::Retry { attempts: 1, backoff_ms: 0, backoff_max_ms: 0 }, false),
     };
-    let Some(attempt) = &ended.concluding else {
-        let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
-            Ok::<_, Fault>(executions::complete(tx, claimed, &ended.end, &[], &json!({}), retry, resumable)?)
-        })?;
-        return Ok(Some(completed));
+    let attempt = match &ended.attempt {
+        Some((attempt, Past::Boundary)) => attempt,
+        before => {
+            let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+                if let Some((attempt, _)) = before {
+                    host.kernel.record_stop(tx, attempt, StopReason::Cancel, tx.now())?;
+                }
+                Ok::<_, Fault>(executions::complete(tx, claimed, &ended.end, &[], &json!({}), retry, resumable)?)
+            })?;
+            return Ok(Some(completed));
+        }
     };
     let ending = host.kernel.settle(attempt).await?;
-    let kept = outputs::keep(&host.state, ending.outputs()).map_err(conduit_store::error::doing_io("keeping outputs"))?;
+    let kept =
+        outputs::keep(&host.state, ending.outputs()).map_err(conduit_store::error::doing_io("keeping outputs"))?;
     let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
         let conclusion = host.kernel.conclude(tx, attempt, &ending, tx.now())?;
         let Some(terminal) = &conclusion.terminal else { return Ok::<_, Fault>(None) };
@@ -236,7 +287,7 @@ async fn tidy(host: &Host, claimed: &Claimed, ended: &Ended, completed: &Complet
     if !completed.parked {
         remove_endpoint(host, &claimed.execution).await;
     }
-    if let Some(attempt) = &ended.concluding
+    if let Some((attempt, _)) = &ended.attempt
         && let Err(error) = host.kernel.forget_bundle(attempt)
     {
         tracing::warn!(execution = %claimed.execution, %error, "a bundle was left behind");

@@ -120,7 +120,8 @@ where
     T: FnOnce(Rc<Host>, Rc<Live>) -> F,
     F: Future<Output = ()> + 'static,
 {
-    let live = Rc::new(Live { scope, stop: Rc::new(Notify::new()), stop_reason: Cell::new(None), launched: Cell::new(false) });
+    let live =
+        Rc::new(Live { scope, stop: Rc::new(Notify::new()), stop_reason: Cell::new(None), launched: Cell::new(false) });
     host.live.borrow_mut().insert(execution.clone(), Rc::clone(&live));
     let running = task(Rc::clone(host), live);
     let host = Rc::clone(host);

@@ -8,4 +8,4 @@ mod stop;
 pub use claim::{Claim, Claimed, Orphan, any_due, claim_next, live_owned_by_others, next_ready_at, recover, renew, started};
 pub use complete::{Completed, SegmentEnd, complete};
 pub(crate) use stop::interrupt;
-pub use stop::{StopReason, cancel, fence, live_of, stop_requested};
+pub use stop::{StopReason, cancel, fence, is_live, live_of, stop_requested};

@@ -111,3 +111,11 @@ pub fn cancel(tx: &Write<'_>, execution: &ExecutionId, actor: &str, now: Now) ->
     events::accept_core(tx, &event, now)?;
     Ok(work)
 }
+
+const IS_LIVE: &str = "
+    SELECT EXISTS (SELECT 1 FROM execution WHERE id = :id AND state IN ('claimed', 'running', 'parked', 'orphaned'))";
+
+/// Whether an execution has not ended; one that is parked has not (E06).
+pub fn is_live(r: &Read<'_>, execution: &ExecutionId) -> Result<bool> {
+    Ok(r.one("looking for a live execution", IS_LIVE, named_params! { ":id": execution.as_str() }, |row| row.get(0))?)
+}

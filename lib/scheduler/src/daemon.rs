@@ -1,0 +1,216 @@
+//! The daemon: starts, recovers, then takes a turn whenever something rings, falls due or ends.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use conduit_api::{ApiError, Code};
+use conduit_config::{ConfigService, SnapshotCache};
+use conduit_coordination::{executions, waits};
+use conduit_daemon::activation::bind_datagram;
+use conduit_daemon::doorbell::Doorbell;
+use conduit_daemon::program::{self, Start};
+use conduit_daemon::{DaemonArgs, notify, shutdown};
+use conduit_kernel::{BaseEnvironment, Kernel, Settings};
+use conduit_store::lock::RoleLock;
+use conduit_store::{Clock, StateDir, Store, mint};
+use conduit_toolbelt::sweep;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::executors::Executors;
+use crate::host::{Host, LEASE_US, RENEWAL};
+use crate::{adopt, playbooks, turn};
+
+/// Pause after a turn that failed; it doubles up to [`FAULT_PAUSE_MAX`].
+const FAULT_PAUSE: Duration = Duration::from_millis(100);
+const FAULT_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// How long a shutdown waits for segments that are just being started.
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+/// Longest sleep without a look at the clock: a stepped wall clock is noticed within this.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// Run the scheduler of Open Conduit
+#[derive(Debug, clap::Parser)]
+#[command(name = "open-conduitd", version)]
+struct Args {
+    #[command(flatten)]
+    common: DaemonArgs,
+    /// The configuration file [default: config.json in the state directory]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub fn main() -> ExitCode {
+    program::run("open-conduitd", |args: &Args| &args.common, run)
+}
+
+async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
+    let stop =
+        shutdown::signals().map_err(|e| ApiError::new(Code::Internal, format!("signals cannot be watched: {e}")))?;
+    let state = StateDir::open(&start.places.state).map_err(loud)?;
+    let _role = RoleLock::take(&state, "scheduler").map_err(loud)?;
+    let mut store = Store::open(&state).map_err(loud)?;
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    let base = BaseEnvironment::of_home(&home);
+    let executors = Executors::of_this_release(&base);
+    activate(&args, &start, &state, &executors, &mut store)?;
+    let playbook_dir = start.places.playbooks();
+    playbooks::write(&playbook_dir).map_err(|e| {
+        ApiError::new(
+            Code::StateUnavailable,
+            format!("the playbooks cannot be written to {}: {e}", playbook_dir.display()),
+        )
+    })?;
+    let bell = match start.inherited.datagram("doorbell")? {
+        Some(socket) => socket,
+        None => bind_datagram(&start.places.doorbell_socket())?,
+    };
+    let bell = Doorbell::new(bell)
+        .map_err(|e| ApiError::new(Code::Internal, format!("the doorbell cannot be watched: {e}")))?;
+    let host = Rc::new(host(start, state, store, executors, base)?);
+    adopt::all(&host).await.map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
+    if let Err(error) = notify::ready() {
+        tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
+    }
+    tracing::info!(owner = %host.owner, "ready");
+    attend(&host, &bell, stop).await;
+    if let Err(error) = notify::stopping() {
+        tracing::warn!(%error, "the service manager could not be told that the scheduler stops");
+    }
+    finish(&host).await;
+    Ok(())
+}
+
+/// At start the whole sentence goes to the person who started it, paths included.
+fn loud(error: conduit_store::Error) -> ApiError {
+    ApiError::new(error.code(), error.to_string())
+}
+
+/// Makes a generation active (C05).
+fn activate(
+    args: &Args,
+    start: &Start,
+    state: &StateDir,
+    executors: &Executors,
+    store: &mut Store,
+) -> Result<(), ApiError> {
+    let file = args.config.clone().unwrap_or_else(|| start.places.config_file());
+    if args.config.is_some() && !file.exists() {
+        let message = format!("the configuration file {} is not there; name another with --config", file.display());
+        return Err(ApiError::new(Code::ConfigFileUnavailable, message));
+    }
+    let service = ConfigService::new(state.clone(), file, Rc::new(executors.registry()));
+    let started = service.start(store, Clock.now()).map_err(|e| ApiError { message: e.to_string(), ..e.to_api() })?;
+    tracing::info!(generation = started.snapshot.generation, origin = ?started.origin, "configuration");
+    Ok(())
+}
+
+fn host(
+    start: Start,
+    state: StateDir,
+    store: Store,
+    executors: Executors,
+    base: BaseEnvironment,
+) -> Result<Host, ApiError> {
+    let programs = std::env::current_exe()
+        .ok()
+        .and_then(|path| path.parent().map(PathBuf::from))
+        .ok_or_else(|| ApiError::new(Code::Internal, "the directory of the suite's programs cannot be found"))?;
+    let settings = Settings { attempts: start.places.attempts(), runner: programs.join("open-conduit-runner"), base };
+    let instance: conduit_api::OperatorId = mint(Clock.now());
+    Ok(Host {
+        places: start.places,
+        state,
+        store: RefCell::new(store),
+        snapshots: RefCell::new(SnapshotCache::default()),
+        kernel: Kernel::new(settings)?,
+        executors,
+        owner: instance.as_str().replacen("opr", "scheduler", 1),
+        programs,
+        live: RefCell::new(BTreeMap::new()),
+        turn_of: RefCell::new(String::new()),
+        wake: Notify::new(),
+    })
+}
+
+/// Turns, until a signal comes.
+async fn attend(host: &Rc<Host>, bell: &Doorbell, stop: impl Future<Output = shutdown::Reason>) {
+    tokio::pin!(stop);
+    let mut renewal = Instant::now() + RENEWAL;
+    let mut fault_pause = FAULT_PAUSE;
+    loop {
+        let pause = match turn::take(host).await {
+            Ok(()) => {
+                fault_pause = FAULT_PAUSE;
+                next_due(host)
+            }
+            Err(error) => {
+                tracing::error!(%error, "a turn failed and will be taken again");
+                fault_pause = (fault_pause * 2).min(FAULT_PAUSE_MAX);
+                fault_pause
+            }
+        };
+        let due = Instant::now() + pause;
+        let running = !host.live.borrow().is_empty();
+        tokio::select! {
+            reason = &mut stop => {
+                tracing::info!(?reason, running = host.live.borrow().len(), "stopping; executions run on");
+                return;
+            }
+            rung = bell.rung() => if let Err(error) = rung {
+                tracing::error!(%error, "the doorbell failed; timers go on");
+                tokio::time::sleep(FAULT_PAUSE_MAX).await;
+            },
+            () = host.wake.notified() => {}
+            () = sleep_until(due) => {}
+            () = sleep_until(renewal), if running => {
+                renewal = Instant::now() + RENEWAL;
+                let now = host.now();
+                if let Err(error) = host.store.borrow_mut().write(|tx| executions::renew(tx, &host.owner, LEASE_US, now)) {
+                    tracing::error!(%error, "leases were not renewed");
+                }
+            }
+        }
+        if !running {
+            renewal = Instant::now() + RENEWAL;
+        }
+    }
+}
+
+/// How long nothing falls due: a wait, a retry, a sweep. Sweeps what is due on the way.
+fn next_due(host: &Host) -> Duration {
+    let now = host.now();
+    let mut store = host.store.borrow_mut();
+    let swept = store.read(sweep::next_due).and_then(|due| match due {
+        Some(at) if at <= now.wall.0 => store.write(|tx| sweep::sweep(tx, now)).map(|_| Some(now.wall.0 + 1_000_000)),
+        other => Ok(other),
+    });
+    let due = store.read(|r| {
+        let (wait, ready) = (waits::next_due(r)?, executions::next_ready_at(r, now)?);
+        Ok::<_, conduit_coordination::Error>(wait.into_iter().chain(ready).min())
+    });
+    let soonest = match (swept, due) {
+        (Ok(swept), Ok(due)) => swept.into_iter().chain(due).min(),
+        (swept, due) => {
+            let faults = (swept.err().map(|e| e.to_string()), due.err().map(|e| e.to_string()));
+            tracing::error!(?faults, "due times cannot be read");
+            Some(now.wall.0 + 1_000_000)
+        }
+    };
+    soonest.map_or(SLEEP_MAX, |at| Duration::from_micros(u64::try_from(at - now.wall.0).unwrap_or(0))).min(SLEEP_MAX)
+}
+
+/// Lets segments that are between claim and launch get there, within a bound; those that run are left running.
+async fn finish(host: &Host) {
+    let end = Instant::now() + SHUTDOWN_WAIT;
+    while host.live.borrow().values().any(|live| !live.launched.get()) {
+        tokio::select! {
+            () = sleep_until(end) => return tracing::warn!("segments that were being started are left to the next daemon"),
+            () = host.wake.notified() => {}
+        }
+    }
+}
