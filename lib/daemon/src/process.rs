@@ -7,9 +7,12 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// No core dumps and no tracing by other processes of the user (T01), and files that nobody else can open.
+///
+/// The limit of core dumps stays as high as it may be raised, for processes that are started on behalf of somebody.
 pub fn harden() -> Result<(), ApiError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+    let maximum = rustix::process::getrlimit(Resource::Core).maximum;
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum })
         .and_then(|()| rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable))
         .map_err(|error| failed("core dumps could not be turned off", &error.into()))
 }

@@ -33,10 +33,12 @@ where
     // First of all: nothing is open yet that could take a passed descriptor's number.
     let inherited = Inherited::take();
     let args = A::parse();
+    let mut logging = false;
     let outcome = inherited.and_then(|inherited| {
         let shared = common(&args);
         process::harden()?;
         log::init(program, shared.log_format)?;
+        logging = true;
         if let Some(parent) = shared.parent {
             process::end_with_parent(parent)?;
         }
@@ -46,9 +48,11 @@ where
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(code = %error.code, "{}", error.message);
-            // The log may be what failed; a person at a terminal is told in any case.
-            eprintln!("{program}: {} ({})", error.message, error.code);
+            if logging {
+                tracing::error!(code = %error.code, "{}", error.message);
+            } else {
+                eprintln!("{program}: {} ({})", error.message, error.code);
+            }
             ExitCode::from(exit_code(&error))
         }
     }

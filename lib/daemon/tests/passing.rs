@@ -7,11 +7,13 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::process::ExitCode;
 
+use conduit_api::{ApiError, Code};
 use conduit_daemon::activation::{Inherited, bind_datagram, bind_stream};
-use conduit_daemon::process;
-use conduit_daemon::program::block_on;
+use conduit_daemon::program::{EXIT_FAILED, EXIT_REFUSED, Start, block_on, run};
 use conduit_daemon::spawn::{Base, Spawn};
+use conduit_daemon::{DaemonArgs, process};
 
 /// Set in the process that a test starts: what it is to do.
 const ROLE: &str = "CONDUIT_TEST_ROLE";
@@ -23,11 +25,21 @@ const TESTS: &[(&str, fn())] = &[
         a_child_receives_the_descriptors_that_were_passed_under_their_names,
     ),
     ("a_worker_keeps_no_capability_and_leaves_no_core", a_worker_keeps_no_capability_and_leaves_no_core),
+    (
+        "a_daemon_logs_why_it_ends_once_and_says_whether_starting_again_helps",
+        a_daemon_logs_why_it_ends_once_and_says_whether_starting_again_helps,
+    ),
+    ("a_daemon_ends_with_the_process_that_started_it", a_daemon_ends_with_the_process_that_started_it),
 ];
 
-fn main() {
-    if let Ok(role) = std::env::var(ROLE) {
-        return child_process(&role);
+fn main() -> ExitCode {
+    match std::env::var(ROLE).as_deref() {
+        Ok("daemon") => return daemon(),
+        Ok(role) => {
+            child_process(role);
+            return ExitCode::SUCCESS;
+        }
+        Err(_) => {}
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|arg| arg == flag);
@@ -40,6 +52,7 @@ fn main() {
             println!("test {name} ... ok");
         }
     }
+    ExitCode::SUCCESS
 }
 
 /// A directory that a socket may be bound in.
@@ -57,6 +70,32 @@ fn child_process(role: &str) {
     };
     let report = UnixDatagram::unbound().unwrap();
     report.send_to(found.as_bytes(), std::env::var_os(REPORT).unwrap()).unwrap();
+}
+
+#[derive(clap::Parser)]
+struct Args {
+    #[command(flatten)]
+    common: DaemonArgs,
+}
+
+/// A daemon that finds its store too new.
+fn daemon() -> ExitCode {
+    run(
+        "a-daemon",
+        |args: &Args| &args.common,
+        async |_: Args, start: Start| {
+            tracing::info!(state = %start.places.state.display(), "looking");
+            Err(ApiError::new(Code::StoreNewer, "the store is newer"))
+        },
+    )
+}
+
+/// Runs [`daemon`] as a process with `args`: its exit code, and what it wrote to standard error.
+fn run_daemon(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(args).env(ROLE, "daemon").env_remove("OPEN_CONDUIT_LOG").env_remove("JOURNAL_STREAM");
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 fn inherit() -> String {
@@ -88,15 +127,15 @@ fn authority() -> String {
     let line = |name: &str| status.lines().find(|l| l.starts_with(name)).unwrap().replace('\t', " ");
     let core = limits.lines().find(|l| l.starts_with("Max core")).unwrap();
     let core: Vec<&str> = core.split_whitespace().collect();
+    let dumpable = rustix::process::dumpable_behavior().unwrap();
     format!(
-        "{} {} {} {} {} core={}/{}",
+        "{} {} {} {} {} core={} {dumpable:?}",
         line("CapPrm"),
         line("CapEff"),
         line("CapAmb"),
         line("NoNewPrivs"),
         line("Umask"),
-        core[4],
-        core[5]
+        core[4]
     )
 }
 
@@ -143,6 +182,28 @@ fn a_child_receives_the_descriptors_that_were_passed_under_their_names() {
 fn a_worker_keeps_no_capability_and_leaves_no_core() {
     assert_eq!(
         run_child("authority", Vec::new()),
-        "CapPrm: 0000000000000000 CapEff: 0000000000000000 CapAmb: 0000000000000000 NoNewPrivs: 1 Umask: 0077 core=0/0"
+        "CapPrm: 0000000000000000 CapEff: 0000000000000000 CapAmb: 0000000000000000 NoNewPrivs: 1 Umask: 0077 core=0 NotDumpable"
     );
+}
+
+fn a_daemon_logs_why_it_ends_once_and_says_whether_starting_again_helps() {
+    let (code, errors) = run_daemon(&["--state", "/s", "--log-format", "json"]);
+    assert_eq!(code, Some(i32::from(EXIT_REFUSED)), "{errors}");
+    let lines: Vec<serde_json::Value> = errors.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{errors}");
+    assert_eq!(lines[0]["state"], "/s");
+    assert_eq!(lines[1]["code"], "store_newer");
+    assert_eq!(lines[1]["message"], "the store is newer");
+    let (_, errors) = run_daemon(&["--state", "/s"]);
+    assert!(errors.ends_with("the store is newer code=store_newer\n"), "{errors}");
+    assert_eq!(run_daemon(&["--none"]).0, Some(2));
+}
+
+/// U04
+fn a_daemon_ends_with_the_process_that_started_it() {
+    let own = std::process::id();
+    assert_eq!(run_daemon(&["--state", "/s", "--parent", &own.to_string()]).0, Some(i32::from(EXIT_REFUSED)));
+    let (code, errors) = run_daemon(&["--state", "/s", "--parent", "1"]);
+    assert_eq!(code, Some(i32::from(EXIT_FAILED)), "{errors}");
+    assert!(errors.contains("has ended"), "{errors}");
 }

@@ -132,7 +132,7 @@ fn a_program_that_refuses_to_start_ends_up_with_its_reason() {
     host.mark("refuse");
     let (code, errors) = host.up().end();
     assert_eq!(code, Some(1));
-    assert!(errors.contains("the store is newer") && errors.contains("(store_newer)"), "{errors}");
+    assert!(errors.contains("the store is newer") && errors.contains("code=store_newer"), "{errors}");
     assert!(errors.contains("open-conduitd could not be kept running"), "{errors}");
     assert!(!host.places().management_socket().exists());
 }
