@@ -253,11 +253,12 @@ impl Spawner {
         tracing::debug!(execution_id = execution.as_str(), pid, "a worker was started");
         match workers::ended(child, told).await {
             Ok(status) => {
-                let end = End::from(status);
-                if end == End::Well {
-                    tracing::debug!(execution_id = execution.as_str(), pid, "a worker ended");
-                } else {
-                    tracing::warn!(execution_id = execution.as_str(), pid, %status, "a worker ended badly");
+                let end = status.map_or(End::Well, End::from);
+                match status.filter(|_| end != End::Well) {
+                    Some(status) => {
+                        tracing::warn!(execution_id = execution.as_str(), pid, %status, "a worker ended badly");
+                    }
+                    None => tracing::debug!(execution_id = execution.as_str(), pid, "a worker ended"),
                 }
                 end
             }

@@ -54,10 +54,11 @@ impl Program {
     }
 }
 
-/// Waits for the end of `child`. Once the other end of `told` is dropped it is asked to end, and after a bound made to.
-pub async fn ended(mut child: Child, told: &mut oneshot::Receiver<()>) -> io::Result<ExitStatus> {
+/// Waits for the end of `child`. Once the other end of `told` is dropped it is asked to end, and after a bound made
+/// to; then there is no status, because how it ends says nothing.
+pub async fn ended(mut child: Child, told: &mut oneshot::Receiver<()>) -> io::Result<Option<ExitStatus>> {
     tokio::select! {
-        status = child.wait() => return status,
+        status = child.wait() => return status.map(Some),
         _ = told => {}
     }
     if let Some(pid) = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())) {
@@ -65,11 +66,11 @@ pub async fn ended(mut child: Child, told: &mut oneshot::Receiver<()>) -> io::Re
         kill_process(pid, Signal::TERM)?;
     }
     match tokio::time::timeout(END_TIME_MAX, child.wait()).await {
-        Ok(status) => status,
+        Ok(status) => status.map(|_| None),
         Err(_) => {
             tracing::warn!("a worker did not end when asked; killing it");
             child.start_kill()?;
-            child.wait().await
+            child.wait().await.map(|_| None)
         }
     }
 }
