@@ -77,7 +77,8 @@ enum Next {
 /// Decides what follows an end that nobody asked for. `code` is the exit code, if the program exited by itself.
 fn decide(role: Role, code: Option<i32>, past: Past) -> Next {
     match code {
-        Some(0) if role.on_demand() => Next::Wait,
+        // One that was not even ready has answered nobody: who waits for it would start it again at once.
+        Some(0) if role.on_demand() && past.failures == 0 => Next::Wait,
         _ if past.ready => Next::Again,
         Some(code) if code == i32::from(EXIT_REFUSED) => Next::GiveUp,
         _ if past.failures >= FAILURES_MAX => Next::GiveUp,
@@ -278,9 +279,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_management_server_may_end_by_itself() {
-        assert_eq!(decide(Role::Management, Some(0), NEW), Next::Wait);
-        assert_eq!(decide(Role::Management, Some(1), NEW), Next::Again);
-        assert_eq!(decide(Role::Scheduler, Some(0), Past { ready: true, failures: 0 }), Next::Again);
+    fn only_the_management_server_may_end_by_itself_once_it_was_ready() {
+        let was_ready = Past { ready: true, failures: 0 };
+        assert_eq!(decide(Role::Management, Some(0), was_ready), Next::Wait);
+        assert_eq!(decide(Role::Management, Some(0), NEW), Next::Again);
+        assert_eq!(decide(Role::Management, Some(1), was_ready), Next::Again);
+        assert_eq!(decide(Role::Scheduler, Some(0), was_ready), Next::Again);
     }
 }
