@@ -7,3 +7,4 @@
 pub mod control;
 pub mod rundir;
 pub mod spawner;
+pub mod worker;

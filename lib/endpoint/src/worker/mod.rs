@@ -1,0 +1,213 @@
+//! The worker, `open-conduit-endpoint`: serves the toolbelt of one execution on the socket that the spawner passed.
+//!
+//! It takes HTTP apart and leaves every decision to [`conduit_toolbelt::Toolbelt`], which it uses inline on its one
+//! thread: a call is one transaction and there is nothing to overlap it with. The daemon need not run.
+
+mod program;
+mod routes;
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use conduit_api::limits::BODY_BYTES_MAX;
+use conduit_api::toolbelt::CallRequest;
+use conduit_api::{ApiError, Code, ExecutionId, http as wire, json};
+use conduit_daemon::doorbell::Ringer;
+use conduit_daemon::http::{Reply, Request, Service};
+use conduit_daemon::path;
+use conduit_toolbelt::Toolbelt;
+use tokio::sync::Notify;
+
+pub use program::main;
+pub use routes::{ROUTES, Route};
+
+/// Requests of one execution whose body is being read, at one time; one more is `too_many_requests`. With
+/// [`BODY_BYTES_MAX`] it bounds what callers can make a worker hold.
+pub const REQUESTS_MAX: usize = 128;
+/// Quiet time after a call until the records of calls are written.
+const QUIET_TIME: Duration = Duration::from_millis(100);
+
+/// The toolbelt of one execution behind its socket.
+#[derive(Debug)]
+pub struct Desk {
+    state: PathBuf,
+    execution: ExecutionId,
+    /// `None` while the store cannot be opened; every request tries again, and is told why.
+    toolbelt: RefCell<Option<Toolbelt>>,
+    ringer: Ringer,
+    reading: Cell<usize>,
+    calls: Cell<u64>,
+    /// Says that there is a record to be written in a quiet moment.
+    noted: Notify,
+}
+
+impl Desk {
+    /// The desk of `execution`. A store that cannot be opened is no error yet: callers are told the reason.
+    pub fn new(state: PathBuf, execution: ExecutionId, ringer: Ringer) -> Self {
+        let desk = Self {
+            state,
+            execution,
+            toolbelt: RefCell::new(None),
+            ringer,
+            reading: Cell::new(0),
+            calls: Cell::new(0),
+            noted: Notify::new(),
+        };
+        if let Err(error) = desk.with(|_| Ok(())) {
+            tracing::warn!(code = %error.code, "callers are told why there is no toolbelt");
+        }
+        desk
+    }
+
+    /// Lends the toolbelt, opening it if it is not open. Never held over an await.
+    fn with<T>(&self, use_it: impl FnOnce(&mut Toolbelt) -> Result<T, ApiError>) -> Result<T, ApiError> {
+        let mut held = self.toolbelt.borrow_mut();
+        let toolbelt = match &mut *held {
+            Some(open) => open,
+            closed => {
+                let opened = Toolbelt::open(&self.state, self.execution.clone());
+                closed.insert(opened.map_err(|error| {
+                    tracing::error!(execution_id = self.execution.as_str(), %error, "the toolbelt could not be opened");
+                    error.to_api()
+                })?)
+            }
+        };
+        use_it(toolbelt)
+    }
+
+    async fn answer(&self, request: &mut Request) -> Result<Reply, ApiError> {
+        let route = routes::find(&request.method, &request.path)?;
+        // Without a bearer nothing else is looked at.
+        let Some(bearer) = request.bearer().map(str::to_owned) else { return Err(ApiError::forbidden()) };
+        let done = match route {
+            Route::Call => self.call(&bearer, request).await,
+            Route::Guidance => {
+                return self.with(|toolbelt| toolbelt.guidance(&bearer)).map(|view| Reply::json(200, &view));
+            }
+            Route::Serving => match capability(request.query.as_deref()) {
+                Ok(name) => {
+                    return self.with(|toolbelt| toolbelt.serving(&bearer, &name)).map(|view| Reply::json(200, &view));
+                }
+                Err(malformed) => Err(Fault::Malformed(malformed)),
+            },
+        };
+        match done {
+            Ok(reply) => Ok(reply),
+            Err(Fault::Refused(error)) => Err(error),
+            // Who may not call at all learns that first, and nothing about the request (T05, T06).
+            Err(Fault::Malformed(error)) => match self.with(|toolbelt| toolbelt.guidance(&bearer)) {
+                Ok(_) => Err(error),
+                Err(refused) => Err(refused),
+            },
+        }
+    }
+
+    async fn call(&self, bearer: &str, request: &mut Request) -> Result<Reply, Fault> {
+        let call: CallRequest = {
+            let _reading = self.read_slot()?;
+            let body = request.json_bytes().await.map_err(Fault::Malformed)?;
+            json::read(&body, BODY_BYTES_MAX).map_err(|refused| invalid(refused.0))?
+        };
+        let key = match request.headers.contains_key(wire::IDEMPOTENCY_KEY) {
+            true => Some(request.header(wire::IDEMPOTENCY_KEY).ok_or_else(|| {
+                invalid(format!("the header {} stands once, in printable ASCII", wire::IDEMPOTENCY_KEY))
+            })?),
+            false => None,
+        };
+        let called = self.with(|toolbelt| toolbelt.call(bearer, &call, key));
+        self.calls.set(self.calls.get() + 1);
+        self.noted.notify_one();
+        let called = called.map_err(Fault::Refused)?;
+        if called.ring {
+            self.ringer.ring();
+        }
+        Ok(Reply::json(200, &called.response))
+    }
+
+    /// A place among the [`REQUESTS_MAX`]. Error: `too_many_requests`.
+    fn read_slot(&self) -> Result<ReadSlot<'_>, Fault> {
+        if self.reading.get() >= REQUESTS_MAX {
+            return Err(Fault::Refused(ApiError::new(
+                Code::TooManyRequests,
+                format!("more than {REQUESTS_MAX} requests are under way on this socket; try again"),
+            )));
+        }
+        self.reading.set(self.reading.get() + 1);
+        Ok(ReadSlot(&self.reading))
+    }
+
+    /// Writes the records of calls in quiet moments, for ever: never while a caller waits.
+    pub async fn write_when_quiet(&self) {
+        loop {
+            self.noted.notified().await;
+            loop {
+                let before = self.calls.get();
+                tokio::time::sleep(QUIET_TIME).await;
+                if self.calls.get() == before {
+                    break;
+                }
+            }
+            self.write();
+        }
+    }
+
+    /// Writes the records of calls now.
+    pub fn write(&self) {
+        if let Some(toolbelt) = &mut *self.toolbelt.borrow_mut() {
+            toolbelt.flush_history();
+        }
+    }
+}
+
+impl Service for Desk {
+    async fn handle(&self, mut request: Request) -> Reply {
+        self.answer(&mut request).await.unwrap_or_else(Reply::Refused)
+    }
+}
+
+/// Why a request has no answer.
+enum Fault {
+    /// The toolbelt, or a bound, says no.
+    Refused(ApiError),
+    /// The request is not one; said only to a caller with authority.
+    Malformed(ApiError),
+}
+
+fn invalid(message: String) -> Fault {
+    Fault::Malformed(ApiError::new(Code::InvalidRequest, message))
+}
+
+/// The one `capability` of a query.
+fn capability(query: Option<&str>) -> Result<String, ApiError> {
+    let pairs = path::query(query.unwrap_or_default())?;
+    match <[(String, String); 1]>::try_from(pairs) {
+        Ok([(name, value)]) if name == "capability" && !value.is_empty() => Ok(value),
+        _ => Err(ApiError::new(Code::InvalidRequest, "the query is `capability=NAME`, once")),
+    }
+}
+
+/// Counts a request while its body is being read.
+struct ReadSlot<'d>(&'d Cell<usize>);
+
+impl Drop for ReadSlot<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// E02
+    #[test]
+    fn a_capability_is_named_once_and_nothing_else_is_asked() {
+        assert_eq!(capability(Some("capability=git.credential")).unwrap(), "git.credential");
+        for bad in
+            [None, Some("capability="), Some("capability=a&capability=b"), Some("capability=a&x=1"), Some("cap=a")]
+        {
+            assert_eq!(capability(bad).unwrap_err().code, Code::InvalidRequest, "{bad:?}");
+        }
+    }
+}
