@@ -17,8 +17,8 @@ use tokio::io::unix::AsyncFd;
 /// First descriptor behind the three standard ones.
 const FIRST_OWN_DESCRIPTOR: libc::c_uint = 3;
 
-/// Makes the child die with the runner that spawns it, lead a session of its own, and inherit nothing but its standard streams:
-/// no blocked signal, no file mode mask of the service, no other descriptor (K08).
+/// Makes the child die with the runner that spawns it, lead a session of its own, and inherit nothing but its standard
+/// streams: no blocked signal, no file mode mask of the service, no other descriptor (K08).
 pub(crate) fn detach(command: &mut Command) {
     let runner = Pid::this();
     let prepare = move || {

@@ -1,0 +1,244 @@
+//! Attempts from admission to conclusion, with the real runner.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use crate::host::{Host, lives, until, within};
+use conduit_kernel::{OperationRequest, ProcessEnd, Reason, StopReason, Stopping, Terminal};
+use conduit_store::{Clock, digest};
+
+/// X02
+#[tokio::test]
+async fn a_program_runs_and_what_it_wrote_is_kept_with_its_digest() {
+    let mut host = Host::new();
+    let ended = host.run(&host.shell("1", "echo out; echo err >&2")).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Succeeded), Reason::Result));
+    let names: Vec<&str> = ended.outputs.iter().map(|output| output.name.as_str()).collect();
+    assert_eq!(names, ["stdout", "stderr"]);
+    for (output, text) in ended.outputs.iter().zip(["out\n", "err\n"]) {
+        assert_eq!(std::fs::read_to_string(&output.path).unwrap(), text);
+        assert_eq!(output.digest, digest::hex(&digest::sha256(text.as_bytes())));
+        assert_eq!((output.bytes, output.dropped_bytes), (4, 0));
+        assert_eq!(std::fs::metadata(&output.path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
+
+/// K08
+#[tokio::test]
+async fn a_process_gets_the_configured_environment_and_nothing_of_the_service() {
+    let mut host = Host::new();
+    let mut request = OperationRequest { executable: "/usr/bin/env".into(), args: vec![], ..host.shell("1", "") };
+    request.env.insert("GREETING".into(), "hello".into());
+    let ended = host.run(&request).await;
+    let home = host.base.path().display();
+    let attempt = ended.outputs[0].path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let mut lines: Vec<String> = host.text(&ended.outputs[0].path).lines().map(str::to_owned).collect();
+    lines.sort();
+    let expected = [
+        "GREETING=hello".to_owned(),
+        format!("HOME={home}"),
+        "LANG=C.UTF-8".to_owned(),
+        "LC_ALL=C.UTF-8".to_owned(),
+        format!("OPEN_CONDUIT_KERNEL_ATTEMPT={attempt}"),
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+        "TMPDIR=/tmp".to_owned(),
+        format!("XDG_CACHE_HOME={home}/.cache"),
+    ];
+    assert_eq!(lines, expected);
+}
+
+/// K08
+#[tokio::test]
+async fn a_process_inherits_no_descriptor_no_blocked_signal_and_no_file_mode_mask() {
+    let mut host = Host::new();
+    let ended = host
+        .run(&host.shell("1", "ls /proc/self/fd; grep SigBlk /proc/self/status; umask; readlink /proc/self/fd/0"))
+        .await;
+    let text = host.text(&ended.outputs[0].path);
+    // 3 is the directory that `ls` itself reads.
+    assert_eq!(text, "0\n1\n2\n3\nSigBlk:\t0000000000000000\n0022\n/dev/null\n");
+}
+
+/// K02
+#[tokio::test]
+async fn a_multicall_program_is_invoked_by_the_name_that_was_asked_for() {
+    let mut host = Host::new();
+    let link = host.path("called-by-this-name");
+    std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
+    let request = OperationRequest {
+        executable: link.clone(),
+        args: vec!["-c".into(), "tr '\\0' ' ' < /proc/$$/cmdline".into()],
+        ..host.shell("1", "")
+    };
+    let ended = host.run(&request).await;
+    assert!(host.text(&ended.outputs[0].path).starts_with(link.to_str().unwrap()));
+}
+
+#[tokio::test]
+async fn a_failure_says_how_the_process_ended() {
+    let mut host = Host::new();
+    let ended = host.run(&host.shell("1", "exit 7")).await;
+    assert_eq!(ended.terminal, Some(Terminal::Failed { end: ProcessEnd::Exited { code: 7 } }));
+    let ended = host.run(&host.shell("2", "kill -9 $$")).await;
+    assert_eq!(ended.terminal, Some(Terminal::Failed { end: ProcessEnd::Signalled { signal: 9 } }));
+}
+
+#[tokio::test]
+async fn a_process_past_its_deadline_is_stopped_and_timed_out() {
+    let mut host = Host::new();
+    let mut request = host.shell("1", "echo $$ > main; exec sleep 1000");
+    request.limits.timeout_ms = 300;
+    let ended = host.run(&request).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::TimedOut), Reason::Result));
+    assert!(!lives(host.pid("main").await));
+}
+
+/// K01
+#[tokio::test]
+async fn stopping_ends_the_whole_tree_also_what_ignores_sigterm() {
+    let mut host = Host::new();
+    let script = "trap '' TERM; sh -c 'echo $$ > deep; exec sleep 1000' & echo $$ > main; wait; wait; sleep 1000";
+    let mut request = host.shell("1", script);
+    request.limits.stop_grace_ms = Some(100);
+    let launched = host.launch(&request);
+    let (main, deep) = (host.pid("main").await, host.pid("deep").await);
+    let asked = host.store.write(|tx| host.kernel.record_stop(tx, &launched.attempt, StopReason::Cancel, Clock.now()));
+    assert_eq!(asked.unwrap(), Stopping::Asked);
+    host.kernel.stop(&launched).await.unwrap();
+    let ended = host.finish(&launched).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Cancelled), Reason::Result));
+    assert!(!lives(main) && !lives(deep));
+}
+
+/// K10
+#[tokio::test]
+async fn a_result_wins_over_a_stop_that_came_too_late() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "true"));
+    within("it ends", launched.exited()).await.unwrap();
+    host.store.write(|tx| host.kernel.record_stop(tx, &launched.attempt, StopReason::Cancel, Clock.now())).unwrap();
+    host.kernel.stop(&launched).await.unwrap();
+    assert_eq!(host.finish(&launched).await.terminal, Some(Terminal::Succeeded));
+}
+
+/// X02
+#[tokio::test]
+async fn a_flood_is_drained_and_only_its_first_bytes_are_kept() {
+    let mut host = Host::new();
+    let mut request =
+        host.shell("1", "head -c 50000000 /dev/zero | tr '\\0' x; head -c 3000000 /dev/zero >&2; echo end > done");
+    request.limits.output_bytes_max = Some(1000);
+    let ended = host.run(&request).await;
+    assert_eq!(ended.terminal, Some(Terminal::Succeeded));
+    let facts: Vec<(u64, u64)> = ended.outputs.iter().map(|output| (output.bytes, output.dropped_bytes)).collect();
+    assert_eq!(facts, [(1000, 49_999_000), (1000, 2_999_000)]);
+    assert_eq!(host.text(&ended.outputs[0].path), "x".repeat(1000));
+    assert_eq!(host.text(&host.path("done")), "end\n");
+}
+
+#[tokio::test]
+async fn a_grandchild_that_holds_the_pipe_neither_hangs_the_runner_nor_costs_the_result() {
+    let mut host = Host::new();
+    let script = "sh -c 'echo $$ > one; exec sleep 1000' & setsid sh -c 'echo $$ > two; exec sleep 1000' & \
+                  while [ ! -s one ] || [ ! -s two ]; do :; done; echo said";
+    let begun = Instant::now();
+    let ended = host.run(&host.shell("1", script)).await;
+    assert_eq!(ended.terminal, Some(Terminal::Succeeded));
+    assert_eq!(host.text(&ended.outputs[0].path), "said\n");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert!(!lives(host.pid("one").await) && !lives(host.pid("two").await));
+}
+
+#[tokio::test]
+async fn a_straggler_that_ends_within_the_grace_is_not_killed() {
+    let mut host = Host::new();
+    let ended = host.run(&host.shell("1", "(sleep 0.05; echo late) & echo early")).await;
+    assert_eq!(host.text(&ended.outputs[0].path), "early\nlate\n");
+}
+
+/// K01, K02
+#[tokio::test]
+async fn an_executable_that_changed_since_admission_is_not_started() {
+    let mut host = Host::new();
+    let program = host.path("program");
+    std::fs::write(&program, "#!/bin/sh\necho first > ran\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for (id, change) in [("1", "#!/bin/sh\necho other > ran\n"), ("2", "")] {
+        let request = OperationRequest { executable: program.clone(), args: vec![], ..host.shell(id, "") };
+        let attempt = host.admit(&request);
+        let staged = host.dispatch(&attempt);
+        if change.is_empty() {
+            std::fs::remove_file(&program).unwrap();
+        } else {
+            std::fs::write(&program, change).unwrap();
+        }
+        let launched = host.kernel.launch(staged).unwrap();
+        let ended = host.finish(&launched).await;
+        let Some(Terminal::Failed { end: ProcessEnd::NotStarted { code, .. } }) = ended.terminal else {
+            panic!("{ended:?}")
+        };
+        assert_eq!(code, "executable_unavailable");
+    }
+    assert!(!host.path("ran").exists());
+}
+
+#[tokio::test]
+async fn a_script_without_its_interpreter_is_a_failure_that_says_so() {
+    let mut host = Host::new();
+    let program = host.path("program");
+    std::fs::write(&program, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let request = OperationRequest { executable: program, args: vec![], ..host.shell("1", "") };
+    let ended = host.run(&request).await;
+    let Some(Terminal::Failed { end: ProcessEnd::NotStarted { code, message } }) = ended.terminal else { panic!() };
+    assert_eq!(code, "executable_unavailable");
+    assert!(message.contains("cannot be run"), "{message}");
+}
+
+/// K10
+#[tokio::test]
+async fn a_killed_runner_takes_its_process_along_and_the_attempt_is_lost() {
+    let mut host = Host::new();
+    // The second leaves the session, the third leaves its environment.
+    let script = "setsid sh -c 'echo $$ > two; exec sleep 1000' & env -i sh -c 'echo $$ > three; exec sleep 1000' & \
+                  echo $$ > main; exec sleep 1000";
+    let launched = host.launch(&host.shell("1", script));
+    let pids = [host.pid("main").await, host.pid("two").await, host.pid("three").await];
+    let runner = rustix::process::Pid::from_raw(launched.unit().unwrap().pid as i32).unwrap();
+    until("the main process is on record", || {
+        host.bundle(&launched.attempt).join("target.json").exists().then_some(())
+    })
+    .await;
+    rustix::process::kill_process(runner, rustix::process::Signal::KILL).unwrap();
+    let ended = host.finish(&launched).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Lost), Reason::NoResult));
+    assert!(pids.iter().all(|pid| !lives(*pid)));
+    assert_eq!(host.record(&launched.attempt).2, "released");
+}
+
+/// K10
+#[tokio::test]
+async fn a_runner_that_had_to_be_killed_ends_as_it_was_asked_to() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "echo $$ > main; exec sleep 1000"));
+    let main = host.pid("main").await;
+    host.store.write(|tx| host.kernel.record_stop(tx, &launched.attempt, StopReason::Deadline, Clock.now())).unwrap();
+    let runner = rustix::process::Pid::from_raw(launched.unit().unwrap().pid as i32).unwrap();
+    rustix::process::kill_process(runner, rustix::process::Signal::KILL).unwrap();
+    let ended = host.finish(&launched).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::TimedOut), Reason::StoppedWithoutResult));
+    assert!(!lives(main));
+}
+
+#[tokio::test]
+async fn a_forgotten_bundle_is_gone_and_its_attempt_is_not() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "echo x"));
+    let attempt = launched.attempt.clone();
+    host.finish(&launched).await;
+    for _ in 0..2 {
+        host.kernel.forget_bundle(&attempt).unwrap();
+        assert!(!host.bundle(&attempt).exists());
+        assert_eq!(host.recover(&attempt).await.terminal, Some(Terminal::Succeeded));
+    }
+}
