@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use conduit_suite::demo::{DemoArgs, demo};
 use conduit_suite::up::{UpArgs, up};
 
 /// Run and watch agent work on a machine that you own
@@ -11,10 +12,12 @@ use conduit_suite::up::{UpArgs, up};
 #[command(name = "open-conduit", version)]
 enum Command {
     Up(UpArgs),
+    Demo(DemoArgs),
 }
 
 fn main() -> ExitCode {
     match Command::parse() {
         Command::Up(args) => up(&args),
+        Command::Demo(args) => demo(&args),
     }
 }

@@ -7,6 +7,7 @@
 
 mod backoff;
 mod child;
+pub mod demo;
 mod directories;
 mod keeping;
 mod manager;
