@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt;
 
 use conduit_api::{ApiError, Code};
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
@@ -52,12 +54,24 @@ pub fn init(program: &str, format: LogFormat) -> Result<(), ApiError> {
         (Some(layer), _) => registry
             .with(layer.with_syslog_identifier(program.to_owned()).with_field_prefix(None).with_filter(filter))
             .try_init(),
-        (None, LogFormat::Human) => registry.with(stderr.compact().with_target(false).with_filter(filter)).try_init(),
+        (None, LogFormat::Human) => registry
+            .with(stderr.compact().with_timer(Stamp(program.to_owned())).with_target(false).with_filter(filter))
+            .try_init(),
         (None, LogFormat::Json) => {
             registry.with(stderr.json().flatten_event(true).with_current_span(true).with_filter(filter)).try_init()
         }
     };
     set.map_err(|error| ApiError::new(Code::Internal, format!("the log could not be set up: {error}")))
+}
+
+/// What a line for people begins with: the programs of a suite that runs in the foreground share one terminal.
+struct Stamp(String);
+
+impl FormatTime for Stamp {
+    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
+        SystemTime.format_time(writer)?;
+        write!(writer, " {}", self.0)
+    }
 }
 
 /// Whether stderr is the stream that `JOURNAL_STREAM` names, as `systemd.exec(5)` says how to tell.

@@ -196,6 +196,7 @@ fn a_daemon_logs_why_it_ends_once_and_says_whether_starting_again_helps() {
     assert_eq!(lines[1]["message"], "the store is newer");
     let (_, errors) = run_daemon(&["--state", "/s"]);
     assert!(errors.ends_with("the store is newer code=store_newer\n"), "{errors}");
+    assert!(errors.lines().all(|line| line.contains("Z a-daemon ")), "{errors}");
     assert_eq!(run_daemon(&["--none"]).0, Some(2));
 }
 
