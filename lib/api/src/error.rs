@@ -109,6 +109,10 @@ codes! {
     /// A scope that would go has Work that has not ended.
     ScopeInUse = "scope_in_use", 409, Never;
 
+    // Artifacts
+    /// The bytes of the artifact are missing, or are not the ones that were recorded.
+    ArtifactUnavailable = "artifact_unavailable", 503, Never;
+
     // State directory and store
     /// The state directory is not there or cannot be used.
     StateUnavailable = "state_unavailable", 503, Never;

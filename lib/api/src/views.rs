@@ -1,6 +1,7 @@
 //! Management views: what an operator is shown. The same value makes the table and the `--json` document.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::toolbelt::{Predicate, WaitMode};
@@ -243,11 +244,16 @@ pub struct ExecutionReply {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigRequest {
-    /// The configuration document.
-    pub config: Value,
+    /// The configuration document, as it is spelt: its faults are told by where they stand (C01).
+    pub config: Box<RawValue>,
     /// The generation that the caller read; refused with `generation_conflict` when another is active.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "not_null")]
     pub expected_generation: Option<i64>,
+}
+
+/// Reads a number that may be left out and may not be null.
+fn not_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    i64::deserialize(deserializer).map(Some)
 }
 
 /// Answer of validate and apply.
@@ -258,4 +264,16 @@ pub struct ConfigReply {
     /// The active generation after the request.
     pub generation: i64,
     pub diagnostics: Vec<crate::error::Diagnostic>,
+}
+
+/// `GET /v1/config`: the active generation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConfigView {
+    pub generation: i64,
+    pub config_hash: String,
+    pub published_at: UnixMicros,
+    /// `start`, or the operator who applied it.
+    pub published_by: String,
+    /// Normalized, with every text of an executor's part redacted.
+    pub config: Value,
 }

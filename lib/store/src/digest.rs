@@ -9,6 +9,19 @@ pub fn sha256(bytes: &[u8]) -> Sha256Digest {
     Sha256::digest(bytes).into()
 }
 
+/// SHA-256 of bytes that come in pieces.
+#[derive(Debug, Clone, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+    pub fn finish(self) -> Sha256Digest {
+        self.0.finalize().into()
+    }
+}
+
 /// SHA-256 over length-prefixed parts behind a domain, so that no two lists of parts share a digest by concatenation.
 pub fn sha256_parts(domain: &str, parts: &[&[u8]]) -> Sha256Digest {
     let mut hash = Sha256::new();
