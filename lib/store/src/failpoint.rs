@@ -1,7 +1,9 @@
 //! Places where a drill may kill the process. Compiled in only with the feature `failpoints`, which no release has.
 //!
 //! `OPEN_CONDUIT_FAILPOINT=name` or `name:n` kills the process, by SIGKILL and so without any clean-up, the n-th
-//! time it passes the point called `name`.
+//! time it passes the point called `name`. `OPEN_CONDUIT_FAILPOINTS=folder` arms points while the suite runs: a file
+//! `folder/name` kills the first process that passes that point, or, when the file names a program, the first
+//! process of that program. The file goes first, so that each kills once.
 
 /// Marks a point where a drill may kill the process.
 #[macro_export]
@@ -32,6 +34,22 @@ pub const ALL: &[&str] = &[
 #[inline]
 pub const fn reached(_name: &str) {}
 
+/// Whether a file arms `name` for this process; the file is taken by asking.
+#[cfg(feature = "failpoints")]
+fn armed_by_file(name: &str) -> bool {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let Some(folder) = FOLDER.get_or_init(|| std::env::var_os("OPEN_CONDUIT_FAILPOINTS").map(PathBuf::from)) else {
+        return false;
+    };
+    let file = folder.join(name);
+    let Ok(program) = std::fs::read_to_string(&file) else { return false };
+    let own = std::env::current_exe().ok();
+    let own = own.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
+    (program.is_empty() || own.as_deref() == Some(program.as_str())) && std::fs::remove_file(&file).is_ok()
+}
+
 #[cfg(feature = "failpoints")]
 pub fn reached(name: &str) {
     use std::sync::OnceLock;
@@ -43,10 +61,10 @@ pub fn reached(name: &str) {
         let (name, nth) = text.split_once(':').unwrap_or((&text, "1"));
         Some((name.to_owned(), nth.parse().unwrap_or(1)))
     });
-    if let Some((armed, nth)) = armed
-        && armed == name
-        && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *nth
-    {
+    let by_environment = armed
+        .as_ref()
+        .is_some_and(|(armed, nth)| armed == name && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *nth);
+    if by_environment || armed_by_file(name) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         loop {
             std::thread::park();

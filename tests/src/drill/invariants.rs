@@ -1,0 +1,207 @@
+//! What must hold whatever was killed: the store is compared with what executions swore to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, params};
+
+use super::journal::{Fact, Reader};
+
+/// The books: the store, opened to be read only, and the journal.
+#[derive(Debug)]
+pub struct Invariants {
+    store: Connection,
+    runs: PathBuf,
+    started: Reader,
+    emitted: Reader,
+    created: Reader,
+    rotated: Reader,
+    refused: Reader,
+    /// Segments whose process has begun, with the process.
+    segments: BTreeMap<(String, String), String>,
+    pub events: u64,
+}
+
+/// A superseded token and where it was used.
+#[derive(Debug, Clone)]
+pub struct OldToken {
+    pub execution: String,
+    pub socket: PathBuf,
+    pub token: String,
+}
+
+/// Queries that find nothing at any moment; what one finds is a violation.
+const NEVER: [(&str, &str); 4] = [
+    (
+        "an attempt crossed the launch boundary twice",
+        "SELECT attempt_id FROM attempt_event WHERE state = 'dispatching' GROUP BY attempt_id HAVING count(*) > 1",
+    ),
+    (
+        "a token of a lower epoch is still live",
+        "SELECT t.execution_id FROM token t JOIN execution e ON e.id = t.execution_id
+          WHERE t.revoked_at_us IS NULL AND t.epoch < e.epoch",
+    ),
+    (
+        "a Work has two executions whose process may live",
+        "SELECT work_id FROM execution WHERE state IN ('claimed', 'running', 'parked', 'orphaned')
+          GROUP BY work_id HAVING count(*) > 1",
+    ),
+    ("a Work failed", "SELECT id || ' ' || coalesce(outcome, '') FROM work WHERE state = 'failed'"),
+];
+
+/// Queries that find nothing once every Work has ended.
+const NEVER_AT_REST: [(&str, &str); 8] = [
+    ("a Work has not ended", "SELECT id || ' ' || state FROM work WHERE state NOT IN ('succeeded', 'cancelled')"),
+    (
+        "an execution of an ended Work lives",
+        "SELECT id || ' ' || state FROM execution WHERE state IN ('claimed', 'running', 'parked', 'orphaned')",
+    ),
+    ("an Event was not routed", "SELECT id FROM event WHERE route IS NULL"),
+    ("an attempt is unresolved", "SELECT id || ' ' || state FROM attempt WHERE finished_at_us IS NULL"),
+    ("a reservation is held", "SELECT attempt_id || ' ' || state FROM reservation WHERE state <> 'released'"),
+    ("a wait is pending", "SELECT id FROM wait WHERE state = 'pending'"),
+    ("a declaration was not applied", "SELECT execution_id FROM declaration WHERE applied_at_us IS NULL"),
+    (
+        "one emission became several Events",
+        "SELECT json_extract(data, '$.marker') AS marker FROM event
+          WHERE source LIKE 'execution:%' AND marker IS NOT NULL GROUP BY marker HAVING count(*) > 1",
+    ),
+];
+
+impl Invariants {
+    pub fn open(state: &Path, journal: &Path) -> Self {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let store = Connection::open_with_flags(state.join("store.db"), flags).expect("opening the store to read it");
+        store.busy_timeout(Duration::from_secs(10)).expect("setting up the connection");
+        let reader = |fact| Reader::new(journal, fact);
+        Self {
+            store,
+            runs: state.join("runs"),
+            started: reader(Fact::Started),
+            emitted: reader(Fact::Emitted),
+            created: reader(Fact::Created),
+            rotated: reader(Fact::Rotated),
+            refused: reader(Fact::Refused),
+            segments: BTreeMap::new(),
+            events: 0,
+        }
+    }
+
+    /// Everything that is wrong now, with executions running.
+    pub fn violations(&mut self) -> Vec<String> {
+        let mut found = Vec::new();
+        // The journal first: what it says now, the store has had before.
+        for line in self.started.more() {
+            let mut words = line.split(' ').map(str::to_owned);
+            let (Some(execution), Some(segment)) = (words.next(), words.next()) else { continue };
+            let process = words.collect::<Vec<_>>().join(" ");
+            if let Some(before) = self.segments.insert((execution.clone(), segment.clone()), process.clone()) {
+                found.push(format!("segment {segment} of {execution} began twice: {before}, then {process}"));
+            }
+        }
+        for event in self.emitted.more() {
+            self.events += 1;
+            match self.count("SELECT count(*) FROM event WHERE id = ?1", &event) {
+                1 => {}
+                n => found.push(format!("the acknowledged event {event} is in the store {n} times")),
+            }
+        }
+        for work in self.created.more() {
+            if self.count("SELECT count(*) FROM work WHERE id = ?1", &work) != 1 {
+                found.push(format!("the acknowledged {work} is not in the store"));
+            }
+        }
+        found.extend(self.refused.more().into_iter().map(|line| format!("an execution was refused for good: {line}")));
+        found.extend(self.found(&NEVER));
+        found
+    }
+
+    /// Everything that is wrong once every Work has ended. `starts`: acknowledged Events that start a Work.
+    pub fn violations_at_rest(&mut self, starts: u64) -> Vec<String> {
+        let mut found = self.violations();
+        found.extend(self.found(&NEVER_AT_REST));
+        let begun = self.number("SELECT count(*) FROM work WHERE binding IN ('parent', 'resuming', 'linger')");
+        if begun != starts {
+            found.push(format!("{starts} acknowledged Events start a Work each, and there are {begun} Works"));
+        }
+        let sound: String = self.store.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap_or_default();
+        if sound != "ok" {
+            found.push(format!("the store is damaged: {sound}"));
+        }
+        found
+    }
+
+    /// Run directories without a live execution, and live executions without one; empty when they match.
+    pub fn mismatched_runs(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.runs).into_iter().flatten().flatten();
+        let named: BTreeSet<String> = entries
+            .map(|entry| std::fs::read_to_string(entry.path().join("execution")).unwrap_or_default().trim().to_owned())
+            .collect();
+        let live = self.column("SELECT id FROM execution WHERE state IN ('claimed', 'running', 'parked', 'orphaned')");
+        let complete = self.column("SELECT id FROM execution WHERE state IN ('running', 'parked')");
+        let stale = named.iter().filter(|id| !live.contains(id)).map(|id| format!("a run directory of {id} stayed"));
+        let missing = complete.iter().filter(|id| !named.contains(*id)).map(|id| format!("{id} has no run directory"));
+        stale.chain(missing).collect()
+    }
+
+    /// Tokens that were superseded since this was last asked.
+    pub fn old_tokens(&mut self) -> Vec<OldToken> {
+        let parse = |line: String| {
+            let mut words = line.split(' ').map(str::to_owned);
+            Some(OldToken { execution: words.next()?, socket: words.next()?.into(), token: words.next()? })
+        };
+        self.rotated.more().into_iter().filter_map(parse).collect()
+    }
+
+    /// Works whose dispatch nobody can prove; an operator decides about them.
+    pub fn ambiguous(&self) -> Vec<String> {
+        self.column("SELECT id FROM work WHERE state = 'blocked' AND blocked_reason = 'ambiguous_dispatch'")
+    }
+
+    /// Works started by Events that have not ended.
+    pub fn unfinished(&self) -> u64 {
+        self.number(
+            "SELECT count(*) FROM work WHERE binding IN ('parent', 'resuming') AND state NOT IN ('succeeded', 'cancelled')",
+        )
+    }
+
+    pub fn started_works(&self) -> u64 {
+        self.number("SELECT count(*) FROM work WHERE binding IN ('parent', 'resuming')")
+    }
+
+    pub fn all_ended(&self) -> bool {
+        self.number("SELECT count(*) FROM work WHERE state NOT IN ('succeeded', 'cancelled', 'failed')") == 0
+            && self.number("SELECT count(*) FROM event WHERE route IS NULL") == 0
+            && self.number("SELECT count(*) FROM attempt WHERE finished_at_us IS NULL") == 0
+            && self.number("SELECT count(*) FROM execution WHERE finished_at_us IS NULL") == 0
+    }
+
+    /// The `linger` Work whose process runs, if one does.
+    pub fn lingering(&self) -> Option<String> {
+        self.column("SELECT work_id FROM execution WHERE binding = 'linger' AND state = 'running'").pop()
+    }
+
+    pub fn number(&self, sql: &str) -> u64 {
+        let number: i64 = self.store.query_row(sql, [], |row| row.get(0)).expect("reading the store");
+        u64::try_from(number).unwrap_or(0)
+    }
+
+    fn count(&self, sql: &str, id: &str) -> i64 {
+        let mut statement = self.store.prepare_cached(sql).expect("reading the store");
+        statement.query_row(params![id], |row| row.get(0)).expect("reading the store")
+    }
+
+    fn column(&self, sql: &str) -> Vec<String> {
+        let mut statement = self.store.prepare_cached(sql).expect("reading the store");
+        let rows = statement.query_map([], |row| row.get(0)).expect("reading the store");
+        rows.collect::<rusqlite::Result<_>>().expect("reading the store")
+    }
+
+    fn found(&self, queries: &[(&str, &str)]) -> Vec<String> {
+        let describe = |(what, sql): &(&str, &str)| -> Vec<String> {
+            self.column(sql).into_iter().map(|row| format!("{what}: {row}")).collect()
+        };
+        queries.iter().flat_map(describe).collect()
+    }
+}

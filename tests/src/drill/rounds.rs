@@ -1,0 +1,307 @@
+//! One round after another: keep the Works going, kill one process, look whether everything still holds.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use conduit_api::views::{EmitReply, EmitRequest, WorkReply};
+use conduit_client::{Client, ClientError, Credential};
+use nix::sys::signal::Signal;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::json;
+
+use super::invariants::{Invariants, OldToken};
+use super::{Tally, WORKS};
+use crate::execution::call;
+use crate::suite::Suite;
+use crate::until::until_within;
+
+/// Everything that the drill kills, with how often each is drawn.
+const VICTIMS: [&str; 4] =
+    ["open-conduitd", "open-conduit-management", "open-conduit-endpointd", "open-conduit-endpoint"];
+/// Programs that commit to the store, and so can be killed at its failpoints.
+const COMMITTERS: [&str; 3] = ["open-conduitd", "open-conduit-management", "open-conduit-endpoint"];
+/// How long something that must come true may take.
+const END: Duration = Duration::from_secs(90);
+/// How long a failpoint may wait for a process to pass it.
+const FAILPOINT_END: Duration = Duration::from_secs(10);
+/// How long a run directory may disagree with the store while executions come and go.
+const RUNS_END: Duration = Duration::from_secs(20);
+/// Latest moment of a kill in its round.
+const MOMENT_MAX_MS: u64 = 250;
+
+/// What one round kills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kill {
+    Process(&'static str),
+    Failpoint { name: &'static str, program: &'static str },
+}
+
+#[derive(Debug)]
+pub struct Rounds {
+    random: StdRng,
+    books: Invariants,
+    client: Client,
+    failpoints: PathBuf,
+    /// Acknowledged Events that start a Work.
+    starts: u64,
+    /// The same, without those that start a `linger`.
+    parents: u64,
+    keys: u64,
+    seed: u64,
+    old_tokens: Vec<OldToken>,
+    pub tally: Tally,
+}
+
+impl Rounds {
+    pub fn new(suite: &Suite, seed: u64) -> Self {
+        Self {
+            random: StdRng::seed_from_u64(seed),
+            client: suite.client(),
+            books: super::invariants(suite),
+            failpoints: suite.home().join("failpoints"),
+            starts: 0,
+            parents: 0,
+            keys: 0,
+            seed,
+            old_tokens: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// One round: at most one kill. Everything that is wrong after it.
+    pub fn round(&mut self, suite: &Suite) -> Vec<String> {
+        self.tally.rounds += 1;
+        let mut wrong = self.keep_going();
+        let kill = self.draw();
+        match kill {
+            Kill::Process(program) => self.kill(suite, program),
+            Kill::Failpoint { name, program } => wrong.extend(self.arm(suite, name, program)),
+        }
+        let runs = until_within(END, || {
+            ["open-conduitd", "open-conduit-endpointd"].iter().all(|p| suite.processes(p).len() == 1).then_some(())
+        });
+        if runs.is_none() {
+            wrong.push(format!("{} s after {kill:?} a daemon is not running", END.as_secs()));
+        }
+        wrong.extend(self.settle_ambiguous());
+        wrong.extend(self.books.violations());
+        wrong.extend(self.old_tokens(suite));
+        wrong.extend(self.runs_match());
+        self.count();
+        wrong
+    }
+
+    /// Emits Events that start Works until enough are unfinished.
+    fn keep_going(&mut self) -> Vec<String> {
+        // A Work that its Event has not started yet is unfinished too.
+        let ended = self.books.started_works() - self.books.unfinished();
+        let wanted = (WORKS as u64).saturating_sub(self.parents - ended);
+        for _ in 0..wanted {
+            let kind = if self.random.random_range(0..2) == 0 { "test.start.parent" } else { "test.start.resuming" };
+            if let Err(why) = self.start(kind) {
+                return vec![why];
+            }
+            self.parents += 1;
+        }
+        Vec::new()
+    }
+
+    /// Emits an Event as the operator, under one key until it is acknowledged.
+    fn start(&mut self, kind: &str) -> Result<(), String> {
+        self.keys += 1;
+        let key = format!("drill-{}-{}", self.seed, self.keys);
+        let request: EmitRequest =
+            serde_json::from_value(json!({"scope_id": "test", "type": kind, "data": {"key": key}}))
+                .map_err(|e| e.to_string())?;
+        let reply: EmitReply =
+            insist("emitting as the operator", || self.client.post_keyed("/v1/events", &request, &key))?;
+        if reply.event.kind != kind {
+            return Err(format!("the answer to {key} is of another event: {}", reply.event.kind));
+        }
+        self.starts += 1;
+        Ok(())
+    }
+
+    fn draw(&mut self) -> Kill {
+        if self.random.random_range(0..5) < 3 {
+            return Kill::Process(VICTIMS[self.random.random_range(0..VICTIMS.len())]);
+        }
+        let points: Vec<&'static str> = conduit_store::failpoint::ALL
+            .iter()
+            .copied()
+            .filter(|name| name.starts_with("store.") || name.starts_with("kernel."))
+            .collect();
+        let name = points[self.random.random_range(0..points.len())];
+        let program = if name.starts_with("store.") {
+            COMMITTERS[self.random.random_range(0..COMMITTERS.len())]
+        } else {
+            COMMITTERS[0]
+        };
+        Kill::Failpoint { name, program }
+    }
+
+    fn kill(&mut self, suite: &Suite, program: &str) {
+        std::thread::sleep(Duration::from_millis(self.random.random_range(0..=MOMENT_MAX_MS)));
+        let running = suite.processes(program);
+        // A server that exits when idle may not be there; then the round killed nothing.
+        if running.is_empty() {
+            self.tally.not_reached += 1;
+            return;
+        }
+        if running[self.random.random_range(0..running.len())].kill() {
+            self.tally.kills += 1;
+        }
+    }
+
+    /// Arms a failpoint, gives the program a reason to pass it, and waits until it has.
+    fn arm(&mut self, suite: &Suite, name: &str, program: &str) -> Vec<String> {
+        let mut stops = None;
+        if name == "kernel.stop_recorded" {
+            if let Err(why) = self.start("test.start.linger") {
+                return vec![why];
+            }
+            stops = until_within(END, || self.books.lingering());
+            if stops.is_none() {
+                return vec!["no linger began to run".into()];
+            }
+        }
+        let file = self.failpoints.join(name);
+        let part = self.failpoints.join(".part");
+        if let Err(e) = std::fs::write(&part, program).and_then(|()| std::fs::rename(&part, &file)) {
+            return vec![format!("arming {name}: {e}")];
+        }
+        let mut wrong = Vec::new();
+        if let Some(work) = &stops
+            && let Err(why) = self.control(work, "cancel")
+        {
+            wrong.push(why);
+        }
+        if program == "open-conduit-management"
+            && let Err(why) = self.start("test.start.parent")
+        {
+            wrong.push(why);
+        } else if program == "open-conduit-management" {
+            self.parents += 1;
+        }
+        if until_within(FAILPOINT_END, || (!file.exists()).then_some(())).is_some() {
+            self.tally.kills += 1;
+            self.tally.at_failpoints += 1;
+        } else if std::fs::remove_file(&file).is_ok() {
+            self.tally.not_reached += 1;
+            eprintln!("drill: nobody passed {name} in {program}; {} processes", suite.processes(program).len());
+        }
+        wrong
+    }
+
+    /// Asks for a control on a Work. That it is past it is as good: an answer may have been lost.
+    fn control(&mut self, work: &str, verb: &str) -> Result<(), String> {
+        self.keys += 1;
+        let key = format!("drill-{}-{}", self.seed, self.keys);
+        let target = format!("/v1/work/{work}/{verb}");
+        let reply: Result<Option<WorkReply>, String> =
+            insist(verb, || match self.client.post_keyed(&target, &json!({}), &key) {
+                Err(ClientError::Refused { body, .. }) if body.code == "illegal_state" => Ok(None),
+                other => other.map(Some),
+            });
+        reply.map(drop)
+    }
+
+    /// What nobody can prove is for the operator: here the journal proves it, so the Work goes on.
+    fn settle_ambiguous(&mut self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for work in self.books.ambiguous() {
+            self.tally.ambiguous += 1;
+            wrong.extend(self.control(&work, "retry").err());
+        }
+        wrong
+    }
+
+    /// Superseded tokens are refused, each in the bare way.
+    fn old_tokens(&mut self, suite: &Suite) -> Vec<String> {
+        self.old_tokens.extend(self.books.old_tokens());
+        let mut wrong = Vec::new();
+        for old in std::mem::take(&mut self.old_tokens) {
+            let file = suite.home().join("old-token");
+            let asked = std::fs::write(&file, &old.token)
+                .map_err(|e| e.to_string())
+                .and_then(|()| Credential::from_file(&file).map_err(|e| e.to_string()))
+                .and_then(|credential| Client::new(&old.socket, credential).map_err(|e| e.to_string()))
+                .map(|client| call(&client, "read_context", json!({})));
+            match asked {
+                Ok(Err(ClientError::Refused { body, .. })) if body.code == "forbidden" => {
+                    self.tally.old_tokens_refused += 1;
+                }
+                // The execution has ended and its socket is gone, or its worker was just killed.
+                Ok(Err(ClientError::Unavailable { .. } | ClientError::AnswerLost { .. })) => {}
+                Ok(Err(ClientError::Refused { body, .. })) if body.code == "unavailable" => {}
+                Ok(Ok(_)) => wrong.push(format!("a superseded token of {} was accepted", old.execution)),
+                Ok(Err(error)) => wrong.push(format!("a superseded token got {}: {error}", error.code())),
+                Err(why) => wrong.push(format!("asking with a superseded token: {why}")),
+            }
+        }
+        wrong
+    }
+
+    fn runs_match(&self) -> Vec<String> {
+        let mut wrong = self.books.mismatched_runs();
+        until_within(RUNS_END, || {
+            // A mismatch counts only while it lasts: executions come and go all the time.
+            let now = self.books.mismatched_runs();
+            wrong.retain(|what| now.contains(what));
+            wrong.is_empty().then_some(())
+        });
+        wrong
+    }
+
+    /// Stops the whole suite with executions running, and starts it again.
+    pub fn restart(&mut self, suite: &mut Suite) -> Vec<String> {
+        let mut wrong = self.keep_going();
+        let status = suite.stop(Signal::SIGTERM);
+        if !status.success() {
+            wrong.push(format!("`open-conduit up` ended with {status} when it was asked to stop"));
+        }
+        suite.start_again();
+        wrong
+    }
+
+    /// Lets everything come to its end, and closes the books.
+    pub fn close(&mut self, suite: &Suite) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let ended = until_within(END, || {
+            wrong.extend(self.settle_ambiguous());
+            (self.books.all_ended() || !wrong.is_empty()).then_some(())
+        });
+        if ended.is_none() {
+            wrong.push(format!("{} s after the last kill not everything has ended", END.as_secs()));
+        }
+        wrong.extend(self.books.violations_at_rest(self.starts));
+        wrong.extend(self.runs_match());
+        let quiet = until_within(END, || suite.processes("open-conduit-runner").is_empty().then_some(()));
+        if quiet.is_none() {
+            wrong.push("a runner lives, and no execution does".into());
+        }
+        self.count();
+        wrong
+    }
+
+    fn count(&mut self) {
+        self.tally.works = self.books.number("SELECT count(*) FROM work");
+        self.tally.events = self.books.number("SELECT count(*) FROM event");
+        self.tally.attempts = self.books.number("SELECT count(*) FROM attempt");
+    }
+}
+
+/// Asks until there is an answer or a refusal that will not change.
+fn insist<T>(what: &str, mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, String> {
+    let mut last = String::new();
+    let answered = until_within(END, || match ask() {
+        Ok(answer) => Some(Ok(answer)),
+        Err(error) if error.may_retry() => {
+            last = error.to_string();
+            None
+        }
+        Err(error) => Some(Err(format!("{what}: {}: {error}", error.code()))),
+    });
+    answered.unwrap_or_else(|| Err(format!("{what}: no answer in {} s: {last}", END.as_secs())))
+}
