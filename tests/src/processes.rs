@@ -121,11 +121,12 @@ fn start_time(pid: i32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::until::until;
 
     #[test]
     fn a_process_is_known_by_its_number_and_its_start() {
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let process = Process::read(child.id().try_into().unwrap()).unwrap();
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let process = until("its arguments can be read", || Process::read(child.id().try_into().unwrap()));
         assert!(process.lives() && memory(process.pid).rss > 0);
         let someone_else = Process { start: process.start + 1, ..process.clone() };
         assert!(!someone_else.signal(Signal::SIGKILL), "another process with this number is left alone");
