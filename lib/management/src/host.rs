@@ -63,5 +63,5 @@ impl Active<'_> {
 
 /// What a configuration may name: the builtin operations and the executors of this release.
 fn registry() -> Registered {
-    Registered::builtins().executor("shell", |_, _| Vec::new())
+    Registered::builtins().executor(conduit_executor_shell::NAME, conduit_executor_shell::validate)
 }

@@ -147,7 +147,7 @@ fn prepare(role: Role, options: &Options, files: rustix::process::Rlimit) -> Res
         "--parent".into(),
         parent.into(),
     ];
-    if let (Role::Scheduler, Some(config)) = (role, &options.config) {
+    if let (Role::Scheduler | Role::Management, Some(config)) = (role, &options.config) {
         args.extend(["--config".into(), config.into()]);
     }
     Ok(Kept {

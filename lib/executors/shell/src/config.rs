@@ -43,7 +43,7 @@ impl Config {
 }
 
 /// Every fault of `config`, in the order of its fields; never a value of it (C01).
-pub(crate) fn validate(config: &Value, pointer: &str) -> Vec<Diagnostic> {
+pub fn validate(config: &Value, pointer: &str) -> Vec<Diagnostic> {
     let Some(fields) = config.as_object() else {
         return vec![fault(pointer, "wrong_type", "use an object with `command`")];
     };

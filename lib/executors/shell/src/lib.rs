@@ -17,6 +17,10 @@ use conduit_kernel::{BaseEnvironment, Executables, Limits, OperationRequest, Pro
 use serde_json::Value;
 
 use config::Config;
+pub use config::validate;
+
+/// The name that bindings use.
+pub const NAME: &str = "shell";
 
 /// Names of the variables that say which segment a process is.
 pub mod variable {
@@ -91,7 +95,7 @@ fn text(path: &Path) -> Result<&str, ApiError> {
 
 impl Executor for Shell {
     fn name(&self) -> &str {
-        "shell"
+        NAME
     }
 
     fn transport(&self) -> Transport {

@@ -122,7 +122,7 @@ async fn tell(places: &Places, client: &AsyncClient, reply: &EmitReply, ending: 
 }
 
 async fn newest_artifact(client: &AsyncClient, work: &WorkId) -> Result<Option<ArtifactView>, ApiError> {
-    let call = Call::new(Method::Get, format!("/v1/artifacts?work={work}")).map_err(spoken)?;
+    let call = Call::new(Method::Get, format!("/v1/artifacts?work_id={work}")).map_err(spoken)?;
     let page: Page<ArtifactView> = client.send(&call).await.and_then(|answer| answer.read()).map_err(spoken)?;
     Ok(page.items.into_iter().max_by_key(|artifact| artifact.created_at))
 }
