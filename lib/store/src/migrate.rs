@@ -21,13 +21,31 @@ pub(crate) fn version(conn: &Connection, steps: &[&str]) -> Result<usize> {
 /// Takes the steps that the database has not taken, each in a transaction of its own, so that a crash leaves whole steps.
 pub(crate) fn migrate(conn: &mut Connection, steps: &[&str]) -> Result<()> {
     loop {
-        let tx = conn
-            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
-            .map_err(doing("beginning a migration"))?;
+        let tx = begin(conn)?;
         let at = version(&tx, steps)?;
         let Some(step) = steps.get(at) else { return Ok(()) };
-        tx.execute_batch(step).map_err(doing("migrating the store"))?;
-        tx.pragma_update(None, "user_version", at as i64 + 1).map_err(doing("recording a migration"))?;
+        take(&tx, step, at + 1)?;
         tx.commit().map_err(doing("committing a migration"))?;
     }
+}
+
+/// Gives an empty database its whole schema in one transaction; one that has any is left as it is.
+pub(crate) fn create(conn: &mut Connection, steps: &[&str]) -> Result<()> {
+    let tx = begin(conn)?;
+    if version(&tx, steps)? == 0 {
+        for (at, step) in steps.iter().enumerate() {
+            take(&tx, step, at + 1)?;
+        }
+        tx.commit().map_err(doing("committing a migration"))?;
+    }
+    Ok(())
+}
+
+fn begin(conn: &mut Connection) -> Result<rusqlite::Transaction<'_>> {
+    conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).map_err(doing("beginning a migration"))
+}
+
+fn take(tx: &rusqlite::Transaction<'_>, step: &str, reached: usize) -> Result<()> {
+    tx.execute_batch(step).map_err(doing("migrating the store"))?;
+    tx.pragma_update(None, "user_version", reached as i64).map_err(doing("recording a migration"))
 }

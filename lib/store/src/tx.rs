@@ -20,24 +20,25 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store of `state`, creating and migrating it where needed (under the exclusive state lock).
+    /// Opens the store of `state`: makes it where there is none, and migrates an older one under the exclusive state lock.
     ///
     /// Errors: `store_newer`, `store_unreadable`, `state_locked`, `state_unavailable`, `storage_full`.
     pub fn open(state: &StateDir) -> Result<Self> {
-        let path = state.store_file();
         let lock = StateLock::shared(state)?;
-        if path.exists() {
-            let conn = open::open(&path, "FULL")?;
-            if migrate::version(&conn, migrate::STORE)? == migrate::STORE.len() {
-                return Ok(Self { conn, _lock: lock });
-            }
+        let mut conn = open::open(&state.store_file(), "FULL")?;
+        // Nobody can depend on a schema that is not there yet, so an empty store needs no exclusion.
+        if migrate::version(&conn, migrate::STORE)? == 0 {
+            migrate::create(&mut conn, migrate::STORE)?;
         }
-        drop(lock);
+        if migrate::version(&conn, migrate::STORE)? == migrate::STORE.len() {
+            return Ok(Self { conn, _lock: lock });
+        }
+        drop((conn, lock));
         let alone = StateLock::exclusive(state)?;
-        migrate::migrate(&mut open::open(&path, "FULL")?, migrate::STORE)?;
+        migrate::migrate(&mut open::open(&state.store_file(), "FULL")?, migrate::STORE)?;
         drop(alone);
         let lock = StateLock::shared(state)?;
-        Ok(Self { conn: open::open(&path, "FULL")?, _lock: lock })
+        Ok(Self { conn: open::open(&state.store_file(), "FULL")?, _lock: lock })
     }
 
     /// Runs `look` on one consistent view; nothing can be changed.
