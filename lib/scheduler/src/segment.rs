@@ -49,6 +49,7 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
             watch(&host, &live, &claimed, launched).await
         }
         Ok(Started::Dispatched(attempt)) => Ended::by_evidence(attempt),
+        Ok(Started::Stopped(attempt)) => Ended { end: SegmentEnd::Stopped, attempt: Some((attempt, Past::Admission)) },
         Err(refused) => refused,
     };
     record(&host, &claimed, ended).await;
@@ -59,6 +60,8 @@ enum Started {
     Launched(Launched),
     /// Past the boundary, and the launch failed: only evidence can say whether anything started (K01).
     Dispatched(AttemptId),
+    /// Somebody asked to stop it before the boundary, so nothing was started.
+    Stopped(AttemptId),
 }
 
 /// How a segment ended, and what the kernel has to be told in the same transaction.
@@ -142,13 +145,16 @@ async fn advance(host: &Host, claimed: &Claimed, admitted: &mut Option<AttemptId
 /// The boundary and the launch behind it.
 fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64) -> Result<Started, ApiError> {
     let attempt = staged.attempt.clone();
-    host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
-        host.kernel.dispatch(tx, &staged, tx.now())?;
+    let crossed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
         if !executions::started(tx, attempt.as_str(), deadline_boot_us)? {
-            return Err(Fault::Store(conduit_store::Error::LeaseLost { why: "the execution had left `claimed`" }));
+            return Ok::<_, Fault>(false);
         }
-        Ok(())
+        host.kernel.dispatch(tx, &staged, tx.now())?;
+        Ok(true)
     })?;
+    if !crossed {
+        return Ok(Started::Stopped(attempt));
+    }
     Ok(match host.kernel.launch(staged) {
         Ok(launched) => Started::Launched(launched),
         Err(error) => {

@@ -33,6 +33,7 @@ pub enum Error {
 /// Stops what is to be stopped, times out, routes, claims.
 pub async fn take(host: &Rc<Host>) -> Result<(), Error> {
     pass_stops_on(host)?;
+    tidy_ended(host)?;
     time_out(host).await?;
     route(host).await?;
     claim(host).await?;
@@ -49,6 +50,18 @@ fn pass_stops_on(host: &Host) -> Result<(), Error> {
         {
             segment.stop.notify_one();
         }
+    }
+    Ok(())
+}
+
+/// Removes the endpoints of executions that were ended while they were parked. Noted first: what a crash leaves behind
+/// after that, the next start sweeps.
+fn tidy_ended(host: &Rc<Host>) -> Result<(), Error> {
+    let ended = host.store.borrow_mut().read(executions::ended_while_parked)?;
+    for execution in ended {
+        host.store.borrow_mut().write(|tx| executions::noted(tx, &execution))?;
+        let host = Rc::clone(host);
+        tokio::task::spawn_local(async move { segment::remove_endpoint(&host, &execution).await });
     }
     Ok(())
 }

@@ -132,7 +132,7 @@ CREATE TABLE execution (
     acknowledged     INTEGER NOT NULL DEFAULT 0, -- sequence of the newest input the segment was told of
     cause_event_id   TEXT    NOT NULL,     -- what its emissions follow from
     attempt_id       TEXT,                 -- kernel attempt of the segment
-    stop_reason      TEXT CHECK (stop_reason IN ('operator_cancelled', 'work_cancelled', 'interrupted', 'deadline_exceeded')),
+    stop_reason      TEXT CHECK (stop_reason IN ('operator_cancelled', 'work_cancelled', 'interrupted')), -- what the scheduler still has to do about it
     code             TEXT,
     message          TEXT,
     usage            TEXT,
@@ -146,6 +146,7 @@ CREATE INDEX execution_work ON execution (work_id, created_at_us);
 CREATE INDEX execution_created ON execution (created_at_us, id);
 CREATE INDEX execution_scope ON execution (scope_id, created_at_us, id);
 CREATE INDEX execution_state ON execution (state, created_at_us, id);
+CREATE INDEX execution_stop ON execution (id) WHERE stop_reason IS NOT NULL;
 -- At most one live execution of a Work: nothing physical happens twice.
 CREATE UNIQUE INDEX execution_single ON execution (work_id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
 

@@ -69,7 +69,8 @@ pub fn next_ready_at(r: &Read<'_>, now: Now) -> Result<Option<i64>> {
     Ok(r.one("looking for due Works", NEXT_DUE, named_params! { ":now": now.wall.0 }, |row| row.get(0))?)
 }
 
-const DUE: &str = "SELECT EXISTS (SELECT 1 FROM work WHERE scope_id = :scope AND state = 'ready' AND ready_at_us <= :now)";
+const DUE: &str =
+    "SELECT EXISTS (SELECT 1 FROM work WHERE scope_id = :scope AND state = 'ready' AND ready_at_us <= :now)";
 
 /// Whether a scope that `may` take another execution has a due Work.
 pub fn any_due(r: &Read<'_>, mut may: impl FnMut(&ScopeId) -> bool, now: Now) -> Result<bool> {
@@ -198,10 +199,10 @@ pub fn claim_next(
 const STARTED: &str = "
     UPDATE execution SET state = 'running', attempt_id = :attempt, started_at_us = coalesce(started_at_us, :at),
                          deadline_boot_us = :deadline, deadline_at_us = :deadline_at, revision = revision + 1
-     WHERE id = :id AND epoch = :epoch AND state = 'claimed'";
+     WHERE id = :id AND epoch = :epoch AND state = 'claimed' AND stop_reason IS NULL";
 
-/// The segment crosses the launch boundary in this very transaction, to end by `deadline_boot_us`; `false` when it had
-/// left `claimed`.
+/// The segment crosses the launch boundary in this very transaction, to end by `deadline_boot_us`; `false` when
+/// somebody asked to stop it before that: nothing may start then.
 pub fn started(tx: &conduit_store::Fenced<'_>, attempt: &str, deadline_boot_us: i64) -> Result<bool> {
     let now = tx.now();
     Ok(tx.execute(

@@ -267,9 +267,7 @@ mod tests {
     /// T12
     #[test]
     fn a_declared_outcome_stands_whatever_the_exit_status() {
-        for end in
-            [failed(Code::ProcessFailed, true), failed(Code::DeadlineExceeded, true), SegmentEnd::Stopped]
-        {
+        for end in [failed(Code::ProcessFailed, true), failed(Code::DeadlineExceeded, true), SegmentEnd::Stopped] {
             assert!(
                 matches!(decide(None, Some(outcome(OutcomeStatus::Succeeded)), &end), Decision::Finish { .. }),
                 "{end:?}"

@@ -36,10 +36,11 @@ const REQUEST: &str = "
     UPDATE execution SET stop_reason = :reason, revision = revision + 1
      WHERE work_id = :work AND state IN ('claimed', 'running') AND stop_reason IS NULL";
 const END_PARKED: &str = "
-    UPDATE execution SET state = 'cancelled', code = 'operator_cancelled', finished_at_us = :at, revision = revision + 1
+    UPDATE execution SET state = 'cancelled', code = 'operator_cancelled', stop_reason = :reason, finished_at_us = :at,
+                         revision = revision + 1
      WHERE work_id = :work AND state = 'parked'";
 const REQUESTED: &str = "
-    SELECT id, stop_reason FROM execution WHERE state IN ('claimed', 'running', 'parked', 'orphaned') AND stop_reason IS NOT NULL";
+    SELECT id, stop_reason FROM execution WHERE stop_reason IS NOT NULL AND state IN ('claimed', 'running', 'orphaned')";
 const CANCELLABLE: &str = "SELECT work_id, scope_id, state, cause_event_id, stop_reason FROM execution WHERE id = :id";
 
 /// The execution of `work` whose process may live, if any.
@@ -54,7 +55,11 @@ pub fn fence(tx: &Write<'_>, work: &WorkId, reason: StopReason, now: Now) -> Res
     let work_id = work.as_str();
     tx.execute("revoking tokens", REVOKE, named_params! { ":work": work_id, ":at": now.wall.0 })?;
     tx.execute("asking for a stop", REQUEST, named_params! { ":work": work_id, ":reason": reason.as_str() })?;
-    tx.execute("ending a parked execution", END_PARKED, named_params! { ":work": work_id, ":at": now.wall.0 })?;
+    tx.execute(
+        "ending a parked execution",
+        END_PARKED,
+        named_params! { ":work": work_id, ":reason": reason.as_str(), ":at": now.wall.0 },
+    )?;
     Ok(())
 }
 
@@ -73,6 +78,20 @@ pub fn stop_requested(r: &Read<'_>) -> Result<Vec<(ExecutionId, StopReason)>> {
         Ok((column_id(row, "id")?, row.get::<_, String>("stop_reason")?))
     })?;
     Ok(rows.into_iter().filter_map(|(id, reason)| StopReason::from_row(&reason).map(|reason| (id, reason))).collect())
+}
+
+const ENDED_PARKED: &str = "SELECT id FROM execution WHERE stop_reason IS NOT NULL AND state = 'cancelled'";
+const CLEARED: &str = "UPDATE execution SET stop_reason = NULL WHERE id = :id AND state = 'cancelled'";
+
+/// Executions that were ended while they were parked: no process is left, but their run directories are (E06).
+pub fn ended_while_parked(r: &Read<'_>) -> Result<Vec<ExecutionId>> {
+    Ok(r.all("looking for ended executions", ENDED_PARKED, [], |row| column_id(row, "id"))?)
+}
+
+/// The scheduler has taken note of an execution that ended while it was parked.
+pub fn noted(tx: &Write<'_>, execution: &ExecutionId) -> Result<()> {
+    tx.execute("noting an ended execution", CLEARED, named_params! { ":id": execution.as_str() })?;
+    Ok(())
 }
 
 /// Fences one attempt by an operator's word; its Work is held `operator_cancelled` until a manual retry (M10).
