@@ -128,3 +128,69 @@ fn hash(path: &Path) -> std::io::Result<(String, Stamp)> {
     }
     Ok((hex(&hash.finalize()), before))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn program(dir: &Path, text: &str) -> PathBuf {
+        let path = dir.join("program");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// K02
+    #[test]
+    fn an_executable_is_its_canonical_path_and_its_bytes_and_keeps_the_name_it_was_called_by() {
+        let base = tempfile::tempdir().unwrap();
+        let path = program(base.path(), "one");
+        let link = base.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let found = Executables::default().identify(&link).unwrap();
+        assert_eq!(found.invoked, link);
+        assert_eq!(found.canonical, path.canonicalize().unwrap());
+        assert_eq!(found.digest, hex(&conduit_store::digest::sha256(b"one")));
+    }
+
+    /// K02
+    #[test]
+    fn changed_bytes_are_noticed_however_fast_they_changed() {
+        let base = tempfile::tempdir().unwrap();
+        let executables = Executables::default();
+        let mut before = executables.identify(&program(base.path(), "aaa")).unwrap();
+        for text in ["bbb", "ccc", "ddd"] {
+            let path = program(base.path(), text);
+            assert!(!before.is_unchanged().unwrap(), "{text}");
+            let now = executables.identify(&path).unwrap();
+            assert_ne!(now.digest, before.digest);
+            assert!(now.is_unchanged().unwrap());
+            before = now;
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_rested_is_hashed_once() {
+        let executables = Executables::default();
+        let first = executables.identify(Path::new("/bin/sh")).unwrap();
+        assert!(first.settled);
+        assert_eq!(executables.known.borrow().len(), 1);
+        assert_eq!(executables.identify(Path::new("/bin/sh")).unwrap(), first);
+        assert!(first.is_unchanged().unwrap());
+    }
+
+    #[test]
+    fn what_cannot_run_is_named_with_the_reason() {
+        let base = tempfile::tempdir().unwrap();
+        let plain = base.path().join("plain");
+        std::fs::write(&plain, "x").unwrap();
+        for (path, why) in
+            [(plain.as_path(), "executed"), (base.path(), "regular"), (Path::new("/no/such"), "not found")]
+        {
+            let error = Executables::default().identify(path).unwrap_err();
+            assert_eq!(error.code(), conduit_api::Code::ExecutableUnavailable);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+}

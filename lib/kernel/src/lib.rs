@@ -27,5 +27,5 @@ pub use bundle::OutputFact;
 pub use error::{Commitment, Error, Origin, Result, RetryClass};
 pub use executable::{Executable, Executables};
 pub use identity::{BaseEnvironment, Limits, OperationRequest, Plan};
-pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Settings, Staged, Stopping};
+pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Settings, Staged, Stopping, Tidied};
 pub use launcher::{Launched, Unit};

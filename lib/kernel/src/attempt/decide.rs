@@ -64,3 +64,115 @@ pub fn resolve(attempt: &AttemptState, evidence: &Evidence, boot_id: &str) -> Re
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::{ProcessEnd, StopReason};
+    use crate::bundle::Cause;
+
+    fn ended(cause: Cause, code: i32) -> Evidence {
+        Evidence::Ended(RunnerResult {
+            attempt: conduit_api::AttemptId::from_parts(1, 2),
+            operation_digest: String::new(),
+            cause,
+            end: ProcessEnd::Exited { code },
+            streams: Vec::new(),
+            killed: 0,
+            started_at_us: 0,
+            finished_at_us: 0,
+        })
+    }
+
+    fn unit() -> Unit {
+        Unit { pid: 7, start_ticks: 42, boot_id: "now".into() }
+    }
+
+    fn dispatched() -> [AttemptState; 5] {
+        let boot_id = || "now".to_owned();
+        [
+            AttemptState::Dispatching { boot_id: boot_id() },
+            AttemptState::Running { unit: unit() },
+            AttemptState::Stopping { reason: StopReason::Cancel, unit: Some(unit()), boot_id: boot_id() },
+            AttemptState::Orphaned { intent: None, boot_id: boot_id() },
+            AttemptState::Orphaned { intent: Some(StopReason::Cancel), boot_id: boot_id() },
+        ]
+    }
+
+    fn evidence() -> [Evidence; 6] {
+        [
+            ended(Cause::Ended, 0),
+            Evidence::Alive(Some(unit())),
+            Evidence::Surviving,
+            Evidence::Absent { started: true },
+            Evidence::Absent { started: false },
+            Evidence::Invalid,
+        ]
+    }
+
+    const fn finish(terminal: Terminal, reason: Reason) -> Resolution {
+        Resolution::Finish { terminal, reason }
+    }
+
+    /// K01
+    #[test]
+    fn only_what_never_crossed_the_boundary_is_dispatched() {
+        for evidence in evidence() {
+            assert_eq!(resolve(&AttemptState::Admitted, &evidence, "now"), Resolution::Dispatch);
+            for state in dispatched() {
+                assert_ne!(resolve(&state, &evidence, "now"), Resolution::Dispatch);
+                assert_ne!(resolve(&state, &evidence, "later"), Resolution::Dispatch);
+            }
+        }
+    }
+
+    /// K10
+    #[test]
+    fn a_result_wins_over_every_state_and_intent() {
+        for state in dispatched().into_iter().chain([AttemptState::Ended { terminal: Terminal::Lost }]) {
+            let resolution = resolve(&state, &ended(Cause::Ended, 0), "later");
+            assert_eq!(resolution, finish(Terminal::Succeeded, Reason::Result), "{state:?}");
+        }
+        let ended_well = AttemptState::Ended { terminal: Terminal::Succeeded };
+        assert_eq!(resolve(&ended_well, &ended(Cause::Stopped, 1), "now"), Resolution::Leave);
+    }
+
+    /// K01, K10
+    #[test]
+    fn no_result_is_lost_unless_it_was_asked_to_stop() {
+        let absent = |started| Evidence::Absent { started };
+        let [dispatching, running, stopping, orphaned, orphaned_stopping] = dispatched();
+        let lost = |reason| finish(Terminal::Lost, reason);
+        let stopped = finish(Terminal::Cancelled, Reason::StoppedWithoutResult);
+        assert_eq!(resolve(&dispatching, &absent(false), "now"), lost(Reason::NoStartEvidence));
+        assert_eq!(resolve(&dispatching, &absent(true), "now"), lost(Reason::NoResult));
+        assert_eq!(resolve(&running, &absent(true), "now"), lost(Reason::NoResult));
+        assert_eq!(resolve(&orphaned, &absent(true), "now"), lost(Reason::NoResult));
+        assert_eq!(resolve(&stopping, &absent(true), "now"), stopped);
+        assert_eq!(resolve(&orphaned_stopping, &absent(true), "now"), stopped);
+        for state in dispatched() {
+            assert_eq!(resolve(&state, &absent(true), "later"), lost(Reason::Rebooted));
+            assert_eq!(resolve(&state, &Evidence::Invalid, "now"), lost(Reason::ResultInvalid));
+        }
+    }
+
+    /// K01
+    #[test]
+    fn what_may_live_is_neither_ended_nor_lost() {
+        for state in dispatched() {
+            assert_eq!(resolve(&state, &Evidence::Surviving, "now"), Resolution::Orphan);
+            assert_eq!(resolve(&state, &Evidence::Alive(None), "now"), Resolution::Adopt(None));
+        }
+    }
+
+    #[test]
+    fn a_result_says_what_the_runner_did_before_what_the_process_said() {
+        let terminal = |evidence| match resolve(&dispatched()[1], &evidence, "now") {
+            Resolution::Finish { terminal, .. } => terminal,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(terminal(ended(Cause::Stopped, 0)), Terminal::Cancelled);
+        assert_eq!(terminal(ended(Cause::TimedOut, 0)), Terminal::TimedOut);
+        assert_eq!(terminal(ended(Cause::Ended, 1)), Terminal::Failed { end: ProcessEnd::Exited { code: 1 } });
+    }
+}

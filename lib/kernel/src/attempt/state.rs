@@ -246,3 +246,82 @@ impl AttemptState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit() -> Unit {
+        Unit { pid: 7, start_ticks: 42, boot_id: "boot".into() }
+    }
+
+    fn states() -> Vec<AttemptState> {
+        let boot_id = || "boot".to_owned();
+        vec![
+            AttemptState::Admitted,
+            AttemptState::Dispatching { boot_id: boot_id() },
+            AttemptState::Running { unit: unit() },
+            AttemptState::Stopping { reason: StopReason::Cancel, unit: None, boot_id: boot_id() },
+            AttemptState::Orphaned { intent: None, boot_id: boot_id() },
+            AttemptState::Orphaned { intent: Some(StopReason::Cancel), boot_id: boot_id() },
+            AttemptState::Ended { terminal: Terminal::Succeeded },
+            AttemptState::Ended { terminal: Terminal::Cancelled },
+            AttemptState::Ended { terminal: Terminal::Lost },
+        ]
+    }
+
+    /// K01, K10: every pair of a state and an event, row by row; `-` is refused.
+    #[test]
+    fn an_attempt_moves_only_as_written() {
+        let events = [
+            Event::Dispatched { boot_id: "boot".into() },
+            Event::Started { unit: unit() },
+            Event::StopAsked { reason: StopReason::Deadline },
+            Event::Ended { terminal: Terminal::Succeeded },
+            Event::Survived,
+        ];
+        let table = [
+            ["dispatching", "-", "timed_out", "-", "-"],
+            ["-", "running", "stopping", "succeeded", "orphaned"],
+            ["-", "running", "stopping", "succeeded", "orphaned"],
+            ["-", "stopping", "-", "succeeded", "orphaned"],
+            ["-", "-", "orphaned", "succeeded", "orphaned"],
+            ["-", "-", "orphaned", "succeeded", "orphaned"],
+            ["-", "-", "-", "-", "-"],
+            ["-", "-", "-", "-", "-"],
+            ["-", "-", "-", "succeeded", "-"],
+        ];
+        for (state, row) in states().into_iter().zip(table) {
+            for (event, expected) in events.iter().zip(row) {
+                let next = state.clone().after(event.clone());
+                assert_eq!(next.as_ref().map_or("-", AttemptState::as_str), expected, "{state:?} after {event:?}");
+            }
+        }
+    }
+
+    /// K01
+    #[test]
+    fn nothing_but_admitted_is_ever_dispatched() {
+        for state in states().into_iter().skip(1) {
+            assert_eq!(state.after(Event::Dispatched { boot_id: "boot".into() }), None);
+        }
+    }
+
+    /// K10
+    #[test]
+    fn an_orphan_keeps_what_it_was_asked_to_become() {
+        let stopping = AttemptState::Stopping { reason: StopReason::Deadline, unit: None, boot_id: "boot".into() };
+        let orphan = stopping.after(Event::Survived).unwrap();
+        let expected = AttemptState::Orphaned { intent: Some(StopReason::Deadline), boot_id: "boot".into() };
+        assert_eq!(orphan, expected);
+        assert_eq!(orphan.after(Event::Survived), Some(expected));
+    }
+
+    #[test]
+    fn every_reason_has_a_name_of_its_own() {
+        let mut names: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Reason::ALL.len());
+    }
+}

@@ -248,3 +248,19 @@ pub(crate) fn unresolved(read: &Read<'_>, after: Option<&AttemptId>, max: usize)
         named_params! { ":after": after.map_or("", AttemptId::as_str), ":max": i64::try_from(max).unwrap_or(i64::MAX) };
     Ok(read.all("listing attempts", UNRESOLVED, page, |row| column_id(row, "id"))?)
 }
+
+const ADMITTED: &str = "SELECT id FROM attempt WHERE finished_at_us IS NULL AND state = 'admitted' ORDER BY id";
+
+/// Every attempt that has not crossed the boundary.
+pub(crate) fn admitted(read: &Read<'_>) -> Result<Vec<AttemptId>> {
+    Ok(read.all("listing attempts", ADMITTED, [], |row| column_id(row, "id"))?)
+}
+
+const IS_UNRESOLVED: &str =
+    "SELECT EXISTS (SELECT 1 FROM attempt WHERE id = :id AND finished_at_us IS NULL) AS unresolved";
+
+/// Whether the attempt is on record and has not ended.
+pub(crate) fn is_unresolved(read: &Read<'_>, id: &AttemptId) -> Result<bool> {
+    let id = named_params! { ":id": id.as_str() };
+    Ok(read.one("looking up an attempt", IS_UNRESOLVED, id, |row| row.get("unresolved"))?)
+}

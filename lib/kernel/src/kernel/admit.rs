@@ -138,3 +138,122 @@ fn check_directory(path: &Path) -> Result<()> {
         Err(error) => Err(unavailable(error.kind().to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::fixture::{Fixture, request};
+    use conduit_store::Clock;
+
+    type Change = fn(&mut OperationRequest);
+
+    /// K02
+    #[test]
+    fn the_same_request_is_the_same_job_and_any_other_under_its_id_is_a_conflict() {
+        let mut host = Fixture::new();
+        let first = host.admit(&request("1")).unwrap();
+        let again = host.admit(&request("1")).unwrap();
+        assert_eq!((&again.job, &again.attempt, again.replayed), (&first.job, &first.attempt, true));
+        let changes: [Change; 7] = [
+            |r| r.args.push("x".into()),
+            |r| r.cwd = "/tmp".into(),
+            |r| r.executable = "/bin/sh".into(),
+            |r| _ = r.env.insert("A".into(), "1".into()),
+            |r| r.limits.timeout_ms += 1,
+            |r| r.limits.output_bytes_max = Some(crate::limits::OUTPUT_BYTES_DEFAULT),
+            |r| r.workspace_digest = Some("0".into()),
+        ];
+        for change in changes {
+            let mut other = request("1");
+            change(&mut other);
+            let Err(Error::Conflict { job }) = host.admit(&other) else { panic!("{other:?}") };
+            assert_eq!(job, first.job);
+        }
+        let other_principal = OperationRequest { principal: "another".into(), ..request("1") };
+        assert_ne!(host.admit(&other_principal).unwrap().job, first.job);
+        assert_eq!(host.count("operation"), 2);
+    }
+
+    /// K02
+    #[test]
+    fn a_replay_is_answered_before_anyone_looks_at_the_world() {
+        let mut host = Fixture::new();
+        let program = host.base.path().join("program");
+        std::fs::copy("/bin/true", &program).unwrap();
+        let asked = OperationRequest { executable: program.clone(), ..request("1") };
+        let first = host.admit(&asked).unwrap();
+        std::fs::remove_file(&program).unwrap();
+        assert_eq!(host.admit(&asked).unwrap().job, first.job);
+        let refused = host.admit(&OperationRequest { client_request_id: "2".into(), ..asked }).unwrap_err();
+        assert_eq!(refused.code(), conduit_api::Code::ExecutableUnavailable);
+    }
+
+    /// K01
+    #[test]
+    fn what_cannot_be_admitted_leaves_nothing_behind() {
+        let mut host = Fixture::new();
+        let changes: [(Change, &str); 9] = [
+            (|r| r.executable = "true".into(), "invalid_request"),
+            (|r| r.cwd = "x".into(), "invalid_request"),
+            (|r| r.args.push("a\0b".into()), "invalid_request"),
+            (|r| r.args.push("a".repeat(1 << 18)), "invalid_request"),
+            (|r| _ = r.env.insert("A=B".into(), "1".into()), "invalid_request"),
+            (|r| _ = r.env.insert(identity::MARKER.into(), "1".into()), "invalid_request"),
+            (|r| r.limits.timeout_ms = 0, "invalid_request"),
+            (|r| r.executable = "/no/such".into(), "executable_unavailable"),
+            (|r| r.cwd = "/no/such".into(), "working_directory_unavailable"),
+        ];
+        for (change, code) in changes {
+            let mut bad = request("1");
+            change(&mut bad);
+            assert_eq!(host.admit(&bad).unwrap_err().code().as_str(), code, "{bad:?}");
+        }
+        assert_eq!((host.count("operation"), host.count("attempt"), host.count("reservation")), (0, 0, 0));
+    }
+
+    /// K01
+    #[test]
+    fn the_boundary_is_crossed_once() {
+        let mut host = Fixture::new();
+        let attempt = host.admit(&request("1")).unwrap().attempt;
+        let staged = host.kernel.stage(&mut host.store, &attempt).unwrap();
+        host.store.write(|tx| host.kernel.dispatch(tx, &staged, Clock.now())).unwrap();
+        let again = host.store.write(|tx| host.kernel.dispatch(tx, &staged, Clock.now())).unwrap_err();
+        assert_eq!(again.code(), conduit_api::Code::IllegalState);
+        drop(staged);
+        let again = host.kernel.stage(&mut host.store, &attempt).unwrap_err();
+        assert!(matches!(again, Error::AlreadyLaunched { .. }));
+    }
+
+    /// K01
+    #[test]
+    fn a_bundle_is_locked_for_one_and_rebuilt_the_same_from_the_store() {
+        let mut host = Fixture::new();
+        let attempt = host.admit(&request("1")).unwrap().attempt;
+        let staged = host.kernel.stage(&mut host.store, &attempt).unwrap();
+        assert!(matches!(host.kernel.stage(&mut host.store, &attempt), Err(Error::AlreadyLaunched { .. })));
+        let read = |bundle: &Bundle| {
+            [bundle.request(), bundle.plan(), bundle.manifest()].map(|path| std::fs::read(path).unwrap())
+        };
+        let (bundle, token, before) = (staged.bundle.clone(), staged.token.clone(), read(&staged.bundle));
+        drop(staged);
+        std::fs::remove_dir_all(bundle.dir()).unwrap();
+        let staged = host.kernel.stage(&mut host.store, &attempt).unwrap();
+        assert_eq!((read(&staged.bundle), &staged.token), (before, &token));
+        let all: Vec<u8> = read(&bundle).concat();
+        assert!(!all.windows(token.len()).any(|part| part == token.as_bytes()), "the token is in no file");
+    }
+
+    /// K01
+    #[test]
+    fn a_bundle_is_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let mut host = Fixture::new();
+        let attempt = host.admit(&request("1")).unwrap().attempt;
+        let staged = host.kernel.stage(&mut host.store, &attempt).unwrap();
+        let paths = std::fs::read_dir(staged.bundle.dir()).unwrap().map(|entry| entry.unwrap().path());
+        for path in paths.chain([staged.bundle.dir().to_owned()]) {
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
+        }
+    }
+}

@@ -4,6 +4,8 @@
 //! says how it ended.
 
 mod admit;
+#[cfg(test)]
+mod fixture;
 mod run;
 mod settle;
 
@@ -103,6 +105,13 @@ pub enum Stopping {
     Withdrawn,
     /// It had ended before.
     Ended(Terminal),
+}
+
+/// What a start cleared away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tidied {
+    pub withdrawn: usize,
+    pub bundles: usize,
 }
 
 impl Kernel {
