@@ -72,6 +72,8 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let bell = Doorbell::new(bell)
         .map_err(|e| ApiError::new(Code::Internal, format!("the doorbell cannot be watched: {e}")))?;
     let host = Rc::new(host(start, state, store, executors, base)?);
+    let tidied = host.kernel.tidy(&mut host.store.borrow_mut(), host.now()).map_err(ApiError::from)?;
+    tracing::debug!(withdrawn = tidied.withdrawn, bundles = tidied.bundles, "the kernel's leftovers are cleared away");
     adopt::all(&host).await.map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");

@@ -97,7 +97,7 @@ impl Kernel {
     /// it concludes. Doing so twice is doing so once.
     pub fn tidy(&self, store: &mut Store, now: Now) -> Result<Tidied> {
         let mut tidied = Tidied::default();
-        let stale = store.read(|read| store::admitted(read))?;
+        let stale = store.read(store::admitted)?;
         for attempt in &stale {
             store.write(|tx| self.record_stop(tx, attempt, StopReason::Cancel, now))?;
             tidied.withdrawn += 1;
