@@ -19,7 +19,7 @@ pub const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 /// Largest file of a bundle that is read as JSON.
 pub const BUNDLE_FILE_BYTES_MAX: usize = 8 << 20;
 /// How long stragglers may outlive the main process before they are killed.
-pub const STRAGGLER_GRACE: Duration = Duration::from_millis(250);
+pub const STRAGGLER_GRACE: Duration = Duration::from_millis(500);
 /// How much longer than its own grace a runner may take to stop before it is killed.
 pub const RUNNER_STOP_MARGIN: Duration = Duration::from_secs(5);
 /// How long killed survivors of a dead runner may take to disappear before the attempt counts as orphaned.

@@ -62,10 +62,12 @@ fn living() -> Result<Vec<Process>> {
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Some(process) = process(pid)?
-            && !process.dead
-        {
-            all.push(process);
+        match process(pid) {
+            Ok(Some(process)) if !process.dead => all.push(process),
+            Ok(_) => {}
+            // Where `/proc` hides other users' processes; ours are never among them.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(all)

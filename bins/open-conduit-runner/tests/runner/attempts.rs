@@ -152,7 +152,7 @@ async fn a_grandchild_that_holds_the_pipe_neither_hangs_the_runner_nor_costs_the
 #[tokio::test]
 async fn a_straggler_that_ends_within_the_grace_is_not_killed() {
     let mut host = Host::new();
-    let ended = host.run(&host.shell("1", "(sleep 0.05; echo late) & echo early")).await;
+    let ended = host.run(&host.shell("1", "(while [ -e /proc/$$ ]; do :; done; echo late) & echo early")).await;
     assert_eq!(host.text(&ended.outputs[0].path), "early\nlate\n");
 }
 
@@ -214,6 +214,38 @@ async fn a_killed_runner_takes_its_process_along_and_the_attempt_is_lost() {
     assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Lost), Reason::NoResult));
     assert!(pids.iter().all(|pid| !lives(*pid)));
     assert_eq!(host.record(&launched.attempt).2, "released");
+}
+
+/// K10
+#[tokio::test]
+async fn the_main_process_dies_with_its_runner_before_anyone_looks() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "echo $$ > main; exec sleep 1000"));
+    let main = host.pid("main").await;
+    let runner = rustix::process::Pid::from_raw(launched.unit().unwrap().pid as i32).unwrap();
+    rustix::process::kill_process(runner, rustix::process::Signal::KILL).unwrap();
+    until("it is gone", || (!lives(main)).then_some(())).await;
+}
+
+/// K10
+#[tokio::test]
+async fn what_a_terminal_sends_to_the_daemon_reaches_neither_runner_nor_process() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "echo $$ > main; until [ -e go ]; do sleep 0.01; done"));
+    let main = host.pid("main").await;
+    let field = |pid: u32, number: usize| -> u32 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.split_whitespace().nth(number - 3).unwrap().parse().unwrap()
+    };
+    let runner = launched.unit().unwrap().pid;
+    assert_eq!(field(runner, 5), runner, "the runner leads a process group");
+    assert_eq!((field(main, 5), field(main, 6)), (main, main), "its process leads a session");
+    let signalled = rustix::process::Pid::from_raw(runner as i32).unwrap();
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::HUP, rustix::process::Signal::QUIT] {
+        rustix::process::kill_process(signalled, signal).unwrap();
+    }
+    std::fs::write(host.path("go"), "").unwrap();
+    assert_eq!(host.finish(&launched).await.terminal, Some(Terminal::Succeeded));
 }
 
 /// K10
