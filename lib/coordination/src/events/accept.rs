@@ -90,7 +90,7 @@ pub fn accept(tx: &Write<'_>, event: &NewEvent<'_>, bounds: Bounds, now: Now) ->
     insert(tx, event, Some(bounds), now)
 }
 
-/// Accepts what the host itself has to say; bounds count it but never refuse it, so that no ending goes untold.
+/// Accepts what the host itself has to say; bounds neither count it nor refuse it, so that no ending goes untold.
 pub fn accept_core(tx: &Write<'_>, event: &NewEvent<'_>, now: Now) -> Result<Accepted> {
     insert(tx, event, None, now)
 }
