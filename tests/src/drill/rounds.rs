@@ -25,8 +25,8 @@ const COMMITTERS: [&str; 3] = ["open-conduitd", "open-conduit-management", "open
 const END: Duration = Duration::from_secs(90);
 /// How long a failpoint may wait for a process to pass it.
 const FAILPOINT_END: Duration = Duration::from_secs(10);
-/// How long a run directory may disagree with the store while executions come and go.
-const RUNS_END: Duration = Duration::from_secs(20);
+/// How long a run directory, or a token, may disagree with the store.
+const SETTLE_END: Duration = Duration::from_secs(20);
 /// Latest moment of a kill in its round.
 const MOMENT_MAX_MS: u64 = 250;
 
@@ -87,7 +87,7 @@ impl Rounds {
         wrong.extend(self.settle_ambiguous());
         wrong.extend(self.books.violations());
         wrong.extend(self.old_tokens(suite));
-        wrong.extend(self.runs_match());
+        wrong.extend(self.lasting());
         self.count();
         wrong
     }
@@ -243,11 +243,11 @@ impl Rounds {
         wrong
     }
 
-    fn runs_match(&self) -> Vec<String> {
-        let mut wrong = self.books.mismatched_runs();
-        until_within(RUNS_END, || {
-            // A mismatch counts only while it lasts: executions come and go all the time.
-            let now = self.books.mismatched_runs();
+    /// What did not settle while it was watched: a disagreement counts only while it lasts, as executions come and go.
+    fn lasting(&self) -> Vec<String> {
+        let mut wrong = self.books.unsettled();
+        until_within(SETTLE_END, || {
+            let now = self.books.unsettled();
             wrong.retain(|what| now.contains(what));
             wrong.is_empty().then_some(())
         });
@@ -276,7 +276,7 @@ impl Rounds {
             wrong.push(format!("{} s after the last kill not everything has ended", END.as_secs()));
         }
         wrong.extend(self.books.violations_at_rest(self.starts));
-        wrong.extend(self.runs_match());
+        wrong.extend(self.lasting());
         let quiet = until_within(END, || suite.processes("open-conduit-runner").is_empty().then_some(()));
         if quiet.is_none() {
             wrong.push("a runner lives, and no execution does".into());
