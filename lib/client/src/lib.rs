@@ -10,6 +10,7 @@ mod call;
 mod client;
 mod credential;
 mod error;
+pub mod input;
 pub mod os;
 pub mod path;
 

@@ -7,6 +7,7 @@ use conduit_api::{Code, Retry};
 
 use super::exit::Exit;
 use crate::error::ClientError;
+use crate::input::Unusable;
 
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -21,6 +22,12 @@ pub enum Failure {
     Nothing(String),
     #[error(transparent)]
     Call(#[from] ClientError),
+}
+
+impl From<Unusable> for Failure {
+    fn from(input: Unusable) -> Self {
+        Self::Usage(input.to_string())
+    }
 }
 
 impl Failure {

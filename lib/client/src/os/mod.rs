@@ -7,7 +7,6 @@
 mod args;
 mod exit;
 mod failure;
-mod input;
 mod output;
 mod pointer;
 mod toolbelt;
@@ -25,6 +24,7 @@ use output::Output;
 use toolbelt::{Name, Toolbelt};
 
 use crate::error::ClientError;
+use crate::input;
 
 /// Runs `os` with the arguments and the environment of this process; its exit code.
 pub fn main() -> u8 {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::args::WaitArgs;
 use super::failure::{Failure, Result};
-use super::input;
+use crate::input;
 
 impl WaitArgs {
     /// The input of `wait`. Errors: usage.

@@ -7,11 +7,16 @@ use conduit_api::json;
 use conduit_api::limits::BODY_BYTES_MAX;
 use serde_json::{Map, Value};
 
-use super::failure::{Failure, Result};
+/// The input cannot be used; nothing was sent. The sentence names where it came from.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unusable(String);
+
+type Result<T, E = Unusable> = std::result::Result<T, E>;
 
 /// The object that `argument` names; an empty one without an argument.
 ///
-/// `-` is standard input, `@PATH` a file, all else the document itself. Errors: usage.
+/// `-` is standard input, `@PATH` a file, all else the document itself. Error: [`Unusable`].
 pub fn object(argument: Option<&str>) -> Result<Map<String, Value>> {
     let Some(argument) = argument else {
         return Ok(Map::new());
@@ -19,20 +24,20 @@ pub fn object(argument: Option<&str>) -> Result<Map<String, Value>> {
     let (origin, bytes) = bytes(argument)?;
     match json::parse(&bytes, BODY_BYTES_MAX) {
         Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(Failure::Usage(format!("{origin} is not a JSON object"))),
-        Err(refused) => Err(Failure::Usage(format!("{origin} is not accepted as JSON: {refused}"))),
+        Ok(_) => Err(Unusable(format!("{origin} is not a JSON object"))),
+        Err(refused) => Err(Unusable(format!("{origin} is not accepted as JSON: {refused}"))),
     }
 }
 
-/// The bytes that `argument` names, and what to call them in a message.
-fn bytes(argument: &str) -> Result<(String, Vec<u8>)> {
+/// The bytes that `argument` names, at most one more than a body may have, and what to call them in a message.
+pub fn bytes(argument: &str) -> Result<(String, Vec<u8>)> {
     if argument == "-" {
         let origin = String::from("standard input");
         let bytes = bounded(std::io::stdin().lock(), &origin)?;
         Ok((origin, bytes))
     } else if let Some(path) = argument.strip_prefix('@') {
         let origin = format!("the file {path}");
-        let file = File::open(path).map_err(|e| Failure::Usage(format!("cannot read {origin}: {e}")))?;
+        let file = File::open(path).map_err(|e| Unusable(format!("cannot read {origin}: {e}")))?;
         let bytes = bounded(file, &origin)?;
         Ok((origin, bytes))
     } else {
@@ -46,7 +51,7 @@ fn bounded(source: impl Read, origin: &str) -> Result<Vec<u8>> {
     source
         .take(BODY_BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)
-        .map_err(|e| Failure::Usage(format!("cannot read {origin}: {e}")))?;
+        .map_err(|e| Unusable(format!("cannot read {origin}: {e}")))?;
     Ok(bytes)
 }
 

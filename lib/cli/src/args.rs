@@ -1,0 +1,88 @@
+//! The command line of `open-conduit`: global options and one variant for each group of commands.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use conduit_suite::demo::DemoArgs;
+use conduit_suite::up::UpArgs;
+
+use crate::commands::{artifacts, config, emit, events, executions, scopes, waits, work};
+use crate::exit::Exit;
+
+/// Run and watch agent work on a machine that you own
+///
+/// `open-conduit up` runs the suite; every other command talks to it over its management socket. JSON is given as an
+/// argument, as @FILE, or as - for standard input.
+#[derive(Debug, Parser)]
+#[command(name = "open-conduit", version, after_help = Exit::table())]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print answers and errors as JSON, one document on a line
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Management socket [default: $OPEN_CONDUIT_ENDPOINT, or the one of the state directory]
+    #[arg(long, global = true, value_name = "SOCKET")]
+    pub endpoint: Option<PathBuf>,
+    /// File with the operator's credential [default: $OPEN_CONDUIT_TOKEN_FILE, or private/operator.token in the state directory]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Directory of the suite's state [default: $XDG_STATE_HOME/open-conduit]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Directory of the suite's sockets [default: as for `up`]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub runtime: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Whether an option was given that only a command with a server understands.
+    pub fn names_a_server(&self) -> bool {
+        self.json || self.endpoint.is_some() || self.token_file.is_some()
+    }
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Up(UpArgs),
+    Demo(DemoArgs),
+    /// Show whether the suite stands
+    Health,
+    Scopes(scopes::ScopesArgs),
+    Work(work::WorkArgs),
+    Events(events::EventsArgs),
+    Executions(executions::ExecutionsArgs),
+    Waits(waits::WaitsArgs),
+    Artifacts(artifacts::ArtifactsArgs),
+    Emit(emit::EmitArgs),
+    Config(config::ConfigArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound_and_its_help_lists_every_exit_code() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        let help = command.render_long_help().to_string();
+        assert!(Exit::ALL.iter().all(|exit| help.contains(exit.meaning())));
+    }
+
+    #[test]
+    fn global_options_stand_before_or_after_the_command() {
+        for line in [
+            ["open-conduit", "--json", "--endpoint", "/s", "work", "list"],
+            ["open-conduit", "work", "list", "--json", "--endpoint", "/s"],
+        ] {
+            let cli = Cli::try_parse_from(line).unwrap();
+            assert!(cli.json && cli.names_a_server());
+            assert_eq!(cli.endpoint.as_deref(), Some(std::path::Path::new("/s")));
+        }
+        let cli = Cli::try_parse_from(["open-conduit", "up", "--state", "/x"]).unwrap();
+        assert!(matches!(&cli.command, Command::Up(up) if up.common.state.as_deref() == cli.state.as_deref()));
+    }
+}

@@ -1,0 +1,68 @@
+//! `open-conduit config`
+
+use std::path::PathBuf;
+
+use conduit_api::views::{ConfigReply, ConfigRequest, ConfigView};
+use conduit_client::input;
+use serde_json::value::RawValue;
+
+use crate::connect::Connection;
+use crate::exit::Exit;
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+
+/// Show, check and change the configuration
+#[derive(Debug, clap::Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    command: ConfigCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum ConfigCommand {
+    /// Show the active generation, with every text of an executor's part redacted
+    Show,
+    /// Check a configuration; nothing is changed
+    Validate {
+        /// The file, or - for standard input
+        file: PathBuf,
+    },
+    /// Make a configuration the next generation
+    Apply {
+        /// The file, or - for standard input
+        file: PathBuf,
+        /// Refuse unless this generation is active
+        #[arg(long, value_name = "N")]
+        expected_generation: Option<i64>,
+    },
+}
+
+pub fn run(args: &ConfigArgs, connection: &Connection, out: &mut Output) -> Result<Exit> {
+    match &args.command {
+        ConfigCommand::Show => out.one(&connection.client()?.get::<ConfigView>("/v1/config")?)?,
+        ConfigCommand::Validate { file } => {
+            let request = ConfigRequest { config: read(file)?, expected_generation: None };
+            let reply: ConfigReply = connection.client()?.post("/v1/config/validate", &request)?;
+            if !reply.valid {
+                return Err(Failure::Faults(reply.diagnostics));
+            }
+            out.shaped(&reply, |reply, _| format!("valid  {}\n", reply.config_hash.as_deref().unwrap_or_default()))?;
+        }
+        ConfigCommand::Apply { file, expected_generation } => {
+            let request = ConfigRequest { config: read(file)?, expected_generation: *expected_generation };
+            let reply: ConfigReply = connection.client()?.post("/v1/config/apply", &request)?;
+            out.shaped(&reply, |reply, _| format!("generation {} is active\n", reply.generation))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// The document as it is spelt: the server tells its faults by where they stand. Error: usage, when it is not JSON.
+fn read(file: &std::path::Path) -> Result<Box<RawValue>> {
+    let argument = if file.as_os_str() == "-" { "-".to_owned() } else { format!("@{}", file.display()) };
+    let (origin, bytes) = input::bytes(&argument)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        Failure::Usage(format!("{origin} is not one JSON document; reading stopped at line {line}, column {column}"))
+    })
+}

@@ -1,0 +1,77 @@
+//! The program `open-conduit`: how an operator runs, watches and steers a suite.
+//!
+//! One command is one question or order to the management server; one view makes both the table for people and the
+//! document of `--json`. Answers go to standard output; remarks, hints and errors to standard error. Nothing here
+//! opens the store: what the suite knows, the server is asked for.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod connect;
+mod exit;
+mod failure;
+mod output;
+mod show;
+mod table;
+mod tree;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use connect::Connection;
+pub use exit::Exit;
+use failure::{Failure, Result};
+use output::Output;
+
+/// Runs `open-conduit` with the arguments and the environment of this process.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error).into(),
+    };
+    match &cli.command {
+        Command::Up(args) if !cli.names_a_server() => conduit_suite::up::up(args),
+        Command::Demo(args) if !cli.names_a_server() => conduit_suite::demo::demo(args),
+        command => match operate(&cli, command) {
+            Ok(exit) => exit,
+            Err(failure) => failure.report(cli.json),
+        }
+        .into(),
+    }
+}
+
+/// Prints what the parser has to say; `--help` and `--version` are answers, all else is a usage error.
+fn usage(error: &clap::Error) -> Exit {
+    match (error.print(), error.use_stderr()) {
+        (Ok(()), false) => Exit::Done,
+        (Err(_), false) => Exit::Internal,
+        (_, true) => Exit::Usage,
+    }
+}
+
+/// Runs a command that talks to the management server.
+fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
+    let mut out = Output::of_process(cli.json);
+    let connection = Connection::resolve(cli)?;
+    let exit = match command {
+        Command::Up(_) | Command::Demo(_) => {
+            return Err(Failure::Usage(
+                "this command starts a suite; it takes no --json, --endpoint or --token-file".into(),
+            ));
+        }
+        Command::Health => commands::health::run(&connection.client()?, &mut out)?,
+        Command::Scopes(args) => commands::scopes::run(args, &connection.client()?, &mut out)?,
+        Command::Work(args) => commands::work::run(args, &connection, &mut out)?,
+        Command::Events(args) => commands::events::run(args, &connection.client()?, &mut out)?,
+        Command::Executions(args) => commands::executions::run(args, &connection.client()?, &mut out)?,
+        Command::Waits(args) => commands::waits::run(args, &connection.client()?, &mut out)?,
+        Command::Artifacts(args) => commands::artifacts::run(args, &connection.client()?, &mut out)?,
+        Command::Emit(args) => commands::emit::run(args, &connection, &mut out)?,
+        Command::Config(args) => commands::config::run(args, &connection, &mut out)?,
+    };
+    out.flush()?;
+    Ok(exit)
+}
