@@ -120,7 +120,7 @@ mod tests {
             shapes(events, false),
             [
                 "1970-01-01T00:00:01Z  scope demo",
-                "   +0ms  a.root",
+                "    +0ms  a.root",
                 " +1.500s  ├─ a.one",
                 " +4.500s  │  └─ a.one.below",
                 " +3.000s  └─ a.two",
