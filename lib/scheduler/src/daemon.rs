@@ -30,6 +30,9 @@ const FAULT_PAUSE: Duration = Duration::from_millis(100);
 const FAULT_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long a shutdown waits for segments that are just being started.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
+/// Pause between two batches of one sweep, and after one that found nothing to do, in microseconds.
+const SWEEP_PAUSE: i64 = 1_000_000;
+const SWEEP_PAUSE_IDLE: i64 = 600 * 1_000_000;
 /// Longest sleep without a look at the clock: a stepped wall clock is noticed within this.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -144,11 +147,12 @@ async fn attend(host: &Rc<Host>, bell: &Doorbell, stop: impl Future<Output = shu
     tokio::pin!(stop);
     let mut renewal = Instant::now() + RENEWAL;
     let mut fault_pause = FAULT_PAUSE;
+    let mut sweeper = Sweeper { due_at_us: 0 };
     loop {
         let pause = match turn::take(host).await {
             Ok(()) => {
                 fault_pause = FAULT_PAUSE;
-                next_due(host)
+                next_due(host, &mut sweeper)
             }
             Err(error) => {
                 tracing::error!(%error, "a turn failed and will be taken again");
@@ -183,27 +187,45 @@ async fn attend(host: &Rc<Host>, bell: &Doorbell, stop: impl Future<Output = shu
     }
 }
 
-/// How long nothing falls due: a wait, a retry, a sweep. Sweeps what is due on the way.
-fn next_due(host: &Host) -> Duration {
+/// How long nothing falls due: a wait, a retry, a sweep.
+fn next_due(host: &Host, sweeper: &mut Sweeper) -> Duration {
+    sweeper.sweep_if_due(host);
     let now = host.now();
-    let mut store = host.store.borrow_mut();
-    let swept = store.read(sweep::next_due).and_then(|due| match due {
-        Some(at) if at <= now.wall.0 => store.write(|tx| sweep::sweep(tx, now)).map(|_| Some(now.wall.0 + 1_000_000)),
-        other => Ok(other),
-    });
-    let due = store.read(|r| {
+    let due = host.store.borrow_mut().read(|r| {
         let (wait, ready) = (waits::next_due(r)?, executions::next_ready_at(r, now)?);
         Ok::<_, conduit_coordination::Error>(wait.into_iter().chain(ready).min())
     });
-    let soonest = match (swept, due) {
-        (Ok(swept), Ok(due)) => swept.into_iter().chain(due).min(),
-        (swept, due) => {
-            let faults = (swept.err().map(|e| e.to_string()), due.err().map(|e| e.to_string()));
-            tracing::error!(?faults, "due times cannot be read");
-            Some(now.wall.0 + 1_000_000)
+    let soonest = due.unwrap_or_else(|error| {
+        tracing::error!(%error, "due times cannot be read");
+        Some(now.wall.0 + 1_000_000)
+    });
+    let at = soonest.into_iter().chain([sweeper.due_at_us]).min().unwrap_or(i64::MAX);
+    Duration::from_micros(u64::try_from(at - now.wall.0).unwrap_or(0)).min(SLEEP_MAX)
+}
+
+/// Knows when the next sweep has something to do, so that a turn need not ask.
+struct Sweeper {
+    /// Wall clock.
+    due_at_us: i64,
+}
+
+impl Sweeper {
+    /// Sweeps one batch when it is time. A sweep that finds nothing to do yet is not repeated for a while.
+    fn sweep_if_due(&mut self, host: &Host) {
+        let now = host.now();
+        if now.wall.0 < self.due_at_us {
+            return;
         }
-    };
-    soonest.map_or(SLEEP_MAX, |at| Duration::from_micros(u64::try_from(at - now.wall.0).unwrap_or(0))).min(SLEEP_MAX)
+        let mut store = host.store.borrow_mut();
+        let swept = store.write(|tx| sweep::sweep(tx, now)).and_then(|rows| {
+            let pause = if rows > 0 { SWEEP_PAUSE } else { SWEEP_PAUSE_IDLE };
+            Ok(store.read(|r| sweep::next_due(r, now))?.max(now.wall.0 + pause))
+        });
+        self.due_at_us = swept.unwrap_or_else(|error| {
+            tracing::error!(%error, "old tokens and records were not swept");
+            now.wall.0 + SWEEP_PAUSE_IDLE
+        });
+    }
 }
 
 /// Lets segments that are between claim and launch get there, within a bound; those that run are left running.

@@ -16,10 +16,8 @@ const REPLAYS: &str = "
     DELETE FROM replay WHERE (execution_id, operation, request_id) IN (
         SELECT r.execution_id, r.operation, r.request_id FROM replay r JOIN execution e ON e.id = r.execution_id
          WHERE r.created_at_us <= :before AND e.finished_at_us IS NOT NULL ORDER BY r.created_at_us LIMIT :rows)";
-const NEXT: &str = "
-    SELECT min(at) FROM (SELECT min(coalesce(revoked_at_us, expires_at_us)) AS at FROM token
-                         UNION ALL
-                         SELECT min(r.created_at_us) FROM replay r JOIN execution e ON e.id = r.execution_id WHERE e.finished_at_us IS NOT NULL)";
+const OLDEST_TOKEN: &str = "SELECT min(coalesce(revoked_at_us, expires_at_us)) FROM token";
+const OLDEST_REPLAY: &str = "SELECT min(created_at_us) FROM replay";
 
 /// Deletes tokens that ended, and replay records of finished executions that were written, at least [`KEEP_US`] ago.
 /// Returns how many rows went; a full batch means that there may be more.
@@ -30,8 +28,11 @@ pub fn sweep(tx: &Write<'_>, now: Now) -> Result<usize> {
     Ok(tokens + replays)
 }
 
-/// When the next sweep has something to do.
-pub fn next_due(r: &Read<'_>) -> Result<Option<i64>> {
-    let oldest: Option<i64> = r.one("looking for old rows", NEXT, [], |row| row.get(0))?;
-    Ok(oldest.map(|at| at + KEEP_US))
+/// When a sweep may have something to do next: the oldest row, or what is written from now on, becomes due. A replay
+/// record of an execution that lives on can make this early, never late.
+pub fn next_due(r: &Read<'_>, now: Now) -> Result<i64> {
+    let oldest_token: Option<i64> = r.one("looking for old tokens", OLDEST_TOKEN, [], |row| row.get(0))?;
+    let oldest_replay: Option<i64> = r.one("looking for old records", OLDEST_REPLAY, [], |row| row.get(0))?;
+    let oldest = oldest_token.into_iter().chain(oldest_replay).min();
+    Ok(oldest.map_or(now.wall.0, |at| at.min(now.wall.0)) + KEEP_US)
 }
