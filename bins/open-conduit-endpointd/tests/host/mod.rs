@@ -172,8 +172,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            child.start_kill().unwrap();
+        if self.child.as_ref().is_some_and(|child| child.id().is_some()) {
+            signal(self.pid(), Signal::TERM); // and it ends its workers
         }
         self.kill_workers();
     }
