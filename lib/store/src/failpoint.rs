@@ -61,9 +61,8 @@ pub fn reached(name: &str) {
         let (name, nth) = text.split_once(':').unwrap_or((&text, "1"));
         Some((name.to_owned(), nth.parse().unwrap_or(1)))
     });
-    let by_environment = armed
-        .as_ref()
-        .is_some_and(|(armed, nth)| armed == name && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *nth);
+    let by_environment =
+        armed.as_ref().is_some_and(|(armed, nth)| armed == name && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *nth);
     if by_environment || armed_by_file(name) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         loop {
