@@ -16,7 +16,7 @@ use conduit_daemon::program::{self, Start};
 use conduit_daemon::{DaemonArgs, notify, shutdown};
 use conduit_kernel::{BaseEnvironment, Kernel, Settings};
 use conduit_store::lock::RoleLock;
-use conduit_store::{Clock, StateDir, Store, mint};
+use conduit_store::{Clock, Now, StateDir, Store, mint};
 use conduit_toolbelt::sweep;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -150,9 +150,9 @@ async fn attend(host: &Rc<Host>, bell: &Doorbell, stop: impl Future<Output = shu
     let mut sweeper = Sweeper { due_at_us: 0 };
     loop {
         let pause = match turn::take(host).await {
-            Ok(()) => {
+            Ok(began) => {
                 fault_pause = FAULT_PAUSE;
-                next_due(host, &mut sweeper)
+                next_due(host, &mut sweeper, began)
             }
             Err(error) => {
                 tracing::error!(%error, "a turn failed and will be taken again");
@@ -187,12 +187,13 @@ async fn attend(host: &Rc<Host>, bell: &Doorbell, stop: impl Future<Output = shu
     }
 }
 
-/// How long nothing falls due: a wait, a retry, a sweep.
-fn next_due(host: &Host, sweeper: &mut Sweeper) -> Duration {
+/// How long nothing falls due: a wait, a retry, a sweep. A retry that fell due since the turn `began` may have been too
+/// late for it, and is due at once.
+fn next_due(host: &Host, sweeper: &mut Sweeper, began: Now) -> Duration {
     sweeper.sweep_if_due(host);
     let now = host.now();
     let due = host.store.borrow_mut().read(|r| {
-        let (wait, ready) = (waits::next_due(r)?, executions::next_ready_at(r, now)?);
+        let (wait, ready) = (waits::next_due(r)?, executions::next_ready_at(r, began)?);
         Ok::<_, conduit_coordination::Error>(wait.into_iter().chain(ready).min())
     });
     let soonest = due.unwrap_or_else(|error| {

@@ -30,14 +30,16 @@ pub enum Error {
     Store(#[from] conduit_store::Error),
 }
 
-/// Stops what is to be stopped, times out, routes, claims.
-pub async fn take(host: &Rc<Host>) -> Result<(), Error> {
+/// Stops what is to be stopped, times out, routes, claims. Returns when it began: what falls due after that was not its
+/// business, so that is the instant from which to look for the next due time.
+pub async fn take(host: &Rc<Host>) -> Result<Now, Error> {
+    let began = host.now();
     pass_stops_on(host)?;
     tidy_ended(host)?;
     time_out(host).await?;
     route(host).await?;
     claim(host).await?;
-    Ok(())
+    Ok(began)
 }
 
 /// Tells each followed segment that somebody asked to stop it.
