@@ -189,7 +189,7 @@ impl Toolbelt {
         // A declaration releases authority, so its repetition is refused by the fence and never replayed (T14).
         let replayable = call.request_id.filter(|_| ring);
         self.store.fenced(authorized.fence(), authorized.demand(), call.now, |tx| {
-            // What was looked up before the lock may have been revoked since, or another generation published.
+            // What was looked up before the lock may have been revoked since.
             let token = token::lookup(tx, &call.bearer)?;
             check::live(token.as_ref(), call.now).map_err(|rule| Error::Refused { rule })?;
             if let Some(request_id) = replayable

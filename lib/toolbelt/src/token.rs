@@ -76,14 +76,18 @@ const REVOKE_LOWER: &str = "
     UPDATE token SET revoked_at_us = :at WHERE execution_id = :execution AND epoch <= :epoch AND revoked_at_us IS NULL";
 const INSERT: &str = "
     INSERT INTO token (digest, id, execution_id, work_id, scope_id, epoch, owner, binding, generation, grants, boot_id,
-                       expires_boot_us, issued_at_us, expires_at_us)
-    VALUES (:digest, :id, :execution, :work, :scope, :epoch, :owner, :binding, :generation, :grants, :boot, :expires, :at, :expires_at)";
+                       expires_boot_us, issued_at_us, expires_at_us, revoked_at_us)
+    SELECT :digest, :id, :execution, :work, :scope, :epoch, :owner, :binding, :generation, :grants, :boot, :expires, :at, :expires_at,
+           CASE WHEN stop_reason IN ('operator_cancelled', 'work_cancelled') THEN :at END
+      FROM execution WHERE id = :execution";
 const LOOKUP: &str = "
     SELECT id, execution_id, work_id, scope_id, epoch, owner, binding, generation, grants, boot_id, expires_boot_us,
            revoked_at_us IS NOT NULL AS revoked
       FROM token WHERE digest = :digest";
 
 /// Issues the token of a claim and revokes every earlier one of its execution, in the fenced transaction (T02).
+///
+/// The token of an execution that an operator has cancelled is revoked from its first moment.
 pub fn issue(tx: &Fenced<'_>, new: &NewToken<'_>) -> Result<Token> {
     let now = tx.now();
     let claimed = new.claimed;
