@@ -1,10 +1,11 @@
 //! Inputs: Events that a Work is to know.
 //!
 //! `queued` for its next segment, `delivered` to the one that runs, `acknowledged` when that one has ended. An input
-//! that no segment was told of when its Work ends goes back to routing, so that it is not lost.
+//! that routing had queued for a Work and that no segment was told of when the Work ends goes back to routing, so
+//! that it is not lost. What the Work was made from stays with it: it would only start the same Work once more.
 
 use conduit_api::{EventId, ExecutionId, WorkId};
-use conduit_store::{Write, column_id, named_params};
+use conduit_store::{Read, Write, column_id, named_params};
 
 use crate::error::Result;
 
@@ -20,10 +21,15 @@ const ACKNOWLEDGE: &str = "
     UPDATE work_input SET state = 'acknowledged' WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
 const UNTELL: &str = "
     UPDATE work_input SET state = 'queued', execution_id = NULL WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
-const REROUTE: &str = "
-    UPDATE event SET route = NULL
-     WHERE seq IN (SELECT seq FROM work_input WHERE work_id = :work AND state = 'queued')";
-const FORGET: &str = "DELETE FROM work_input WHERE work_id = :work AND state = 'queued'";
+const UNSEEN: &str = "
+    SELECT i.seq FROM work_input i JOIN event e ON e.seq = i.seq
+     WHERE i.work_id = :work AND i.state = 'queued' AND e.route IN ('queue', 'inject', 'interrupt', 'wake') ORDER BY i.seq";
+const REROUTE: &str = "UPDATE event SET route = NULL WHERE seq = :seq";
+const FORGET: &str = "DELETE FROM work_input WHERE work_id = :work AND seq = :seq";
+const KNOWN: &str = "SELECT coalesce(max(seq), 0) FROM work_input WHERE work_id = :work AND state <> 'queued'";
+const WAKES: &str = "
+    SELECT EXISTS (SELECT 1 FROM work_input i JOIN event e ON e.seq = i.seq
+                    WHERE i.work_id = :work AND i.state = 'queued' AND e.route IN ('interrupt', 'wake'))";
 
 /// Queues an Event for the Work's next segment.
 pub fn queue(tx: &Write<'_>, work: &WorkId, seq: i64) -> Result<()> {
@@ -47,22 +53,19 @@ pub fn inject(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId, seq: i64) 
 
 /// Delivers what is queued to a segment that begins; returns the newest input it is told of, if any.
 pub(crate) fn deliver(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> Result<Option<(i64, EventId)>> {
-    tx.execute(
-        "delivering inputs",
-        DELIVER,
-        named_params! { ":work": work.as_str(), ":execution": execution.as_str() },
-    )?;
-    newest(tx, work, execution)
+    let params = named_params! { ":work": work.as_str(), ":execution": execution.as_str() };
+    tx.execute("delivering inputs", DELIVER, params)?;
+    Ok(tx.optional("reading inputs", NEWEST, params, |row| Ok((row.get("seq")?, column_id(row, "id")?)))?)
 }
 
-/// The newest input that the running segment was told of.
-pub(crate) fn newest(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> Result<Option<(i64, EventId)>> {
-    Ok(tx.optional(
-        "reading inputs",
-        NEWEST,
-        named_params! { ":work": work.as_str(), ":execution": execution.as_str() },
-        |row| Ok((row.get("seq")?, column_id(row, "id")?)),
-    )?)
+/// The newest input that any segment of the Work was told of; 0 when there is none.
+pub(crate) fn newest_known(r: &Read<'_>, work: &WorkId) -> Result<i64> {
+    Ok(r.one("reading inputs", KNOWN, named_params! { ":work": work.as_str() }, |row| row.get(0))?)
+}
+
+/// Whether an input that no segment has seen is there to wake the Work: it came while a segment ran.
+pub(crate) fn wakes(r: &Read<'_>, work: &WorkId) -> Result<bool> {
+    Ok(r.one("reading inputs", WAKES, named_params! { ":work": work.as_str() }, |row| row.get(0))?)
 }
 
 /// The segment that was told of these has ended.
@@ -81,10 +84,14 @@ pub(crate) fn untell(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> 
     Ok(())
 }
 
-/// The Work has ended; what no segment was told of is routed again.
+/// The Work has ended; what routing had queued for it and no segment was told of is routed again.
 pub(crate) fn reroute(tx: &Write<'_>, work: &WorkId) -> Result<()> {
-    if tx.execute("returning inputs to routing", REROUTE, named_params! { ":work": work.as_str() })? > 0 {
-        tx.execute("returning inputs to routing", FORGET, named_params! { ":work": work.as_str() })?;
+    let unseen = tx.all("returning inputs to routing", UNSEEN, named_params! { ":work": work.as_str() }, |row| {
+        row.get::<_, i64>("seq")
+    })?;
+    for seq in unseen {
+        tx.execute("returning inputs to routing", REROUTE, named_params! { ":seq": seq })?;
+        tx.execute("returning inputs to routing", FORGET, named_params! { ":work": work.as_str(), ":seq": seq })?;
     }
     Ok(())
 }

@@ -51,11 +51,13 @@ impl<'a> NewEvent<'a> {
         }
     }
 
-    /// Digest of everything the deliverer chose, so that a changed redelivery is seen.
+    /// Digest of everything the deliverer chose, so that a changed redelivery is seen. What an execution emits gets
+    /// its cause from the host: the same delivery in a later segment is the same.
     fn request_digest(&self) -> digest::Sha256Digest {
+        let cause = self.cause.filter(|_| self.execution.is_none());
         let chosen = json!({
             "scope": self.scope, "type": self.kind, "data": self.data, "schema": self.schema,
-            "correlation_key": self.correlation_key, "work": self.work, "cause": self.cause,
+            "correlation_key": self.correlation_key, "work": self.work, "cause": cause,
         });
         digest::sha256(&digest::canonical_json(&chosen))
     }

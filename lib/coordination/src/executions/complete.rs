@@ -99,7 +99,7 @@ pub struct Completed {
     pub wait: Option<WaitId>,
 }
 
-const ROW: &str = "SELECT stop_reason, cause_event_id FROM execution WHERE id = :id AND epoch = :epoch";
+const ROW: &str = "SELECT stop_reason, cause_event_id, acknowledged FROM execution WHERE id = :id AND epoch = :epoch";
 const DECLARED: &str =
     "SELECT kind, body FROM declaration WHERE execution_id = :id AND epoch = :epoch AND applied_at_us IS NULL";
 const APPLIED: &str = "UPDATE declaration SET applied_at_us = :at WHERE execution_id = :id AND epoch = :epoch";
@@ -138,7 +138,7 @@ pub fn complete(
 ) -> Result<Completed> {
     let now = tx.now();
     let (execution, work) = (&claimed.execution, &claimed.work);
-    let (stop, cause): (Option<StopReason>, EventId) = tx.one(
+    let (stop, cause, told): (Option<StopReason>, EventId, i64) = tx.one(
         "reading an execution",
         ROW,
         named_params! { ":id": execution.as_str(), ":epoch": claimed.epoch },
@@ -146,6 +146,7 @@ pub fn complete(
             Ok((
                 row.get::<_, Option<String>>("stop_reason")?.as_deref().and_then(StopReason::from_row),
                 column_id(row, "cause_event_id")?,
+                row.get("acknowledged")?,
             ))
         },
     )?;
@@ -172,10 +173,13 @@ pub fn complete(
             work::finish(tx, work, how, &object(&outcome)?, &cause, now)?
         }
         Decision::Wait(declared) => {
-            let told = inputs::newest(tx, work, execution)?.map_or(0, |(seq, _)| seq);
             inputs::acknowledge(tx, work, execution)?;
             work::set_state(tx, work, Event::Waits, now.wall.0, None, now)?;
             wait = Some(waits::register(tx, claimed, &declared, told, now)?);
+            // What came to wake or interrupt it a moment too early wakes it now: the order of the two changes nothing.
+            if inputs::wakes(tx, work)? && work::make_ready(tx, work, now)? {
+                waits::cancel_pending(tx, work, waits::Ended::Woken, now)?;
+            }
             work::state_of(tx, work)?
         }
         Decision::GoOn => {

@@ -34,13 +34,13 @@ const LIVE: &str = "SELECT id FROM execution WHERE work_id = :work AND state IN 
 const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE revoked_at_us IS NULL AND execution_id IN (SELECT id FROM execution WHERE work_id = :work)";
 const REQUEST: &str = "
     UPDATE execution SET stop_reason = :reason, revision = revision + 1
-     WHERE work_id = :work AND state IN ('claimed', 'running') AND stop_reason IS NULL";
+     WHERE work_id = :work AND state IN ('claimed', 'running') AND (stop_reason IS NULL OR (stop_reason = 'interrupted' AND :reason <> 'interrupted'))";
 const END_PARKED: &str = "
     UPDATE execution SET state = 'cancelled', code = 'operator_cancelled', stop_reason = :reason, finished_at_us = :at,
                          revision = revision + 1
      WHERE work_id = :work AND state = 'parked'";
 const REQUESTED: &str = "
-    SELECT id, stop_reason FROM execution WHERE stop_reason IS NOT NULL AND state IN ('claimed', 'running', 'orphaned')";
+    SELECT id, stop_reason FROM execution INDEXED BY execution_stop WHERE stop_reason IS NOT NULL AND state IN ('claimed', 'running', 'orphaned')";
 const CANCELLABLE: &str = "SELECT work_id, scope_id, state, cause_event_id, stop_reason FROM execution WHERE id = :id";
 
 /// The execution of `work` whose process may live, if any.
@@ -51,6 +51,8 @@ pub fn live_of(r: &Read<'_>, work: &WorkId) -> Result<Option<ExecutionId>> {
 }
 
 /// Takes a Work's executions out of authority: tokens revoked, the running one marked to be stopped, a parked one ended.
+///
+/// An operator's reason replaces an interruption that is under way: whoever cancels is not to find the Work going on.
 pub fn fence(tx: &Write<'_>, work: &WorkId, reason: StopReason, now: Now) -> Result<()> {
     let work_id = work.as_str();
     tx.execute("revoking tokens", REVOKE, named_params! { ":work": work_id, ":at": now.wall.0 })?;
@@ -72,7 +74,7 @@ pub(crate) fn interrupt(tx: &Write<'_>, work: &WorkId) -> Result<bool> {
     )? > 0)
 }
 
-/// Every live execution that somebody asked to stop.
+/// Every execution that somebody asked to stop and whose process may live.
 pub fn stop_requested(r: &Read<'_>) -> Result<Vec<(ExecutionId, StopReason)>> {
     let rows = r.all("looking for stops", REQUESTED, [], |row| {
         Ok((column_id(row, "id")?, row.get::<_, String>("stop_reason")?))
@@ -80,7 +82,8 @@ pub fn stop_requested(r: &Read<'_>) -> Result<Vec<(ExecutionId, StopReason)>> {
     Ok(rows.into_iter().filter_map(|(id, reason)| StopReason::from_row(&reason).map(|reason| (id, reason))).collect())
 }
 
-const ENDED_PARKED: &str = "SELECT id FROM execution WHERE stop_reason IS NOT NULL AND state = 'cancelled'";
+const ENDED_PARKED: &str = "
+    SELECT id FROM execution INDEXED BY execution_stop WHERE stop_reason IS NOT NULL AND state = 'cancelled'";
 const CLEARED: &str = "UPDATE execution SET stop_reason = NULL WHERE id = :id AND state = 'cancelled'";
 
 /// Executions that were ended while they were parked: no process is left, but their run directories are (E06).
@@ -109,8 +112,9 @@ pub fn cancel(tx: &Write<'_>, execution: &ExecutionId, actor: &str, now: Now) ->
             ))
         })?;
     let (work, scope, state, cause, stopping) = found.ok_or(Error::NotFound { what: "execution" })?;
-    if !matches!(state.as_str(), "claimed" | "running" | "parked") || stopping.is_some() {
-        let state = if stopping.is_some() { "being stopped".to_owned() } else { state };
+    let stopping = stopping.is_some_and(|reason| reason != StopReason::Interrupted.as_str());
+    if !matches!(state.as_str(), "claimed" | "running" | "parked") || stopping {
+        let state = if stopping { "being stopped".to_owned() } else { state };
         return Err(Error::IllegalState { what: "execution", state, remedy: "only a live one can be cancelled" });
     }
     crate::waits::cancel_pending(tx, &work, crate::waits::Ended::Cancelled, now)?;

@@ -229,8 +229,8 @@ mod tests {
         };
         let none = Filter::default();
         assert_eq!(list(Filter { scope: Some(&one), ..none }), [child.clone(), parent.clone()]);
-        assert_eq!(list(Filter { work: Some(&parent), ..none }), [child.clone()]);
-        assert_eq!(list(Filter { state: Some("cancelled"), ..none }), [other.clone()]);
+        assert_eq!(list(Filter { work: Some(&parent), ..none }), std::slice::from_ref(&child));
+        assert_eq!(list(Filter { state: Some("cancelled"), ..none }), std::slice::from_ref(&other));
         assert_eq!(list(Filter { scope: Some(&one), state: Some("cancelled"), ..none }), []);
         let view = store.read(|r| work::get(r, &child)).unwrap().unwrap();
         assert_eq!(view.parent_work_id, Some(parent));

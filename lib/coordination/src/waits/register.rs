@@ -18,8 +18,8 @@ const PREDICATE: &str = "
     INSERT INTO wait_predicate (wait_id, position, scope_id, type, subject, correlation_key, work_id, source, data, open)
     VALUES (:wait, :position, :scope, :type, :subject, :key, :work, :source, :data, 1)";
 
-/// Registers a wait and backscans the Events accepted after its watermark, which defaults to `told`, the newest
-/// input the attempt had been told of. A wait that is met already makes the Work ready at once.
+/// Registers a wait and backscans the Events accepted after its watermark, which defaults to `told`, the
+/// newest input the segment was begun with: what was injected later moves nothing, so nothing before it is missed. A wait that is met already makes the Work ready at once.
 pub fn register(tx: &Write<'_>, claimed: &Claimed, input: &WaitInput, told: i64, now: Now) -> Result<WaitId> {
     let id: WaitId = mint(now);
     let watermark = input.watermark.unwrap_or(told);
@@ -55,24 +55,27 @@ pub fn register(tx: &Write<'_>, claimed: &Claimed, input: &WaitInput, told: i64,
 
 /// The first Event after `watermark` that matches, found by the narrowest index that the predicate allows.
 fn first_since(tx: &Read<'_>, claimed: &Claimed, predicate: &Predicate, watermark: i64) -> Result<Option<i64>> {
-    const COLUMNS: &str = "SELECT seq, type, source, correlation_key, work_id, data FROM event WHERE scope_id = :scope AND type = :type AND seq > :after";
-    let narrow = match (&predicate.work_id, &predicate.correlation_key) {
-        (Some(work), _) => ("work_id", work.to_string()),
-        (None, Some(key)) => ("correlation_key", key.clone()),
-        (None, None) if predicate.source.is_some() => ("source", predicate.source.clone().unwrap_or_default()),
-        (None, None) => return first_on_own_keys(tx, claimed, predicate, watermark),
-    };
-    let sql = format!("{COLUMNS} AND {} = :narrow ORDER BY seq", narrow.0);
-    scan(tx, claimed, predicate, &sql, watermark, &narrow.1)
-}
-
-/// A type alone: the first match on any of the Work's keys.
-fn first_on_own_keys(tx: &Read<'_>, claimed: &Claimed, predicate: &Predicate, watermark: i64) -> Result<Option<i64>> {
+    const ABOUT: &str = "
+        SELECT seq, source, correlation_key, work_id, data FROM event INDEXED BY event_work
+         WHERE work_id = :narrow AND scope_id = :scope AND type = :type AND seq > :after ORDER BY seq";
+    const KEYED: &str = "
+        SELECT seq, source, correlation_key, work_id, data FROM event INDEXED BY event_key
+         WHERE correlation_key = :narrow AND scope_id = :scope AND type = :type AND seq > :after ORDER BY seq";
+    const FROM_SOURCE: &str = "
+        SELECT seq, source, correlation_key, work_id, data FROM event INDEXED BY event_scope
+         WHERE source = :narrow AND scope_id = :scope AND type = :type AND seq > :after ORDER BY seq";
+    // A type alone: on any of the Work's keys.
     const OWN: &str = "
-        SELECT e.seq, e.type, e.source, e.correlation_key, e.work_id, e.data
-          FROM work_key k JOIN event e ON e.correlation_key = k.key
+        SELECT e.seq, e.source, e.correlation_key, e.work_id, e.data
+          FROM work_key k CROSS JOIN event e INDEXED BY event_key ON e.correlation_key = k.key
          WHERE k.work_id = :narrow AND k.active = 1 AND e.scope_id = :scope AND e.type = :type AND e.seq > :after ORDER BY e.seq";
-    scan(tx, claimed, predicate, OWN, watermark, claimed.work.as_str())
+    let (sql, narrow) = match (&predicate.work_id, &predicate.correlation_key, &predicate.source) {
+        (Some(work), _, _) => (ABOUT, work.as_str()),
+        (None, Some(key), _) => (KEYED, key.as_str()),
+        (None, None, Some(source)) => (FROM_SOURCE, source.as_str()),
+        (None, None, None) => (OWN, claimed.work.as_str()),
+    };
+    scan(tx, claimed, predicate, sql, watermark, narrow)
 }
 
 fn scan(

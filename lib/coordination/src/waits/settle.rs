@@ -20,18 +20,19 @@ pub enum Ended {
 const CANDIDATES: &str = "
     SELECT p.wait_id, p.position, p.type, p.correlation_key, p.work_id, p.source, p.data, w.work_id AS waiting
       FROM wait_predicate p JOIN wait w ON w.id = p.wait_id
-     WHERE p.open = 1 AND p.scope_id = :scope AND p.type = :type AND p.subject = :subject ORDER BY p.wait_id, p.position";
+     WHERE p.open = 1 AND p.scope_id = :scope AND p.type = :type AND p.subject = :subject AND w.watermark < :seq ORDER BY p.wait_id, p.position";
 const MATCH: &str = "
     UPDATE wait_predicate SET open = 0, matched_seq = :seq WHERE wait_id = :wait AND position = :position AND open = 1";
 const COUNT_DOWN: &str = "UPDATE wait SET unmatched = unmatched - 1 WHERE id = :wait AND state = 'pending'";
 const LEFT: &str = "SELECT unmatched, work_id FROM wait WHERE id = :wait AND state = 'pending'";
 const END: &str = "UPDATE wait SET state = :state, finished_at_us = :at WHERE id = :wait AND state = 'pending'";
 const CLOSE: &str = "UPDATE wait_predicate SET open = 0 WHERE wait_id = :wait AND open = 1";
-const PENDING: &str = "SELECT id FROM wait WHERE work_id = :work AND state = 'pending'";
+const PENDING: &str = "SELECT id FROM wait INDEXED BY wait_work WHERE work_id = :work AND state = 'pending'";
 const DUE: &str = "
-    SELECT w.id, w.work_id, w.scope_id, e.cause_event_id FROM wait w JOIN execution e ON e.id = w.execution_id
+    SELECT w.id, w.work_id, w.scope_id, e.cause_event_id FROM wait w INDEXED BY wait_due JOIN execution e ON e.id = w.execution_id
      WHERE w.state = 'pending' AND w.timeout_at_us IS NOT NULL AND w.timeout_at_us <= :now ORDER BY w.timeout_at_us LIMIT :limit";
-const NEXT_DUE: &str = "SELECT min(timeout_at_us) FROM wait WHERE state = 'pending' AND timeout_at_us IS NOT NULL";
+const NEXT_DUE: &str = "
+    SELECT min(timeout_at_us) FROM wait INDEXED BY wait_due WHERE state = 'pending' AND timeout_at_us IS NOT NULL";
 const MATCHED: &str =
     "SELECT matched_seq FROM wait_predicate WHERE wait_id = :wait AND matched_seq IS NOT NULL ORDER BY matched_seq";
 
@@ -69,11 +70,12 @@ pub(super) fn matched(tx: &Write<'_>, wait: &WaitId, position: i64, seq: i64, no
     Ok(true)
 }
 
-/// Offers an Event to everything that waits; returns whether it matched anything.
+/// Offers an Event to everything that waits for what came after its watermark, however late it is routed; returns whether it matched anything.
 pub fn offer(tx: &Write<'_>, event: &EventFacts<'_>, seq: i64, now: Now) -> Result<bool> {
     let mut any = false;
     for subject in decide::subjects(event) {
-        let params = named_params! { ":scope": event.scope.as_str(), ":type": event.kind, ":subject": subject };
+        let params =
+            named_params! { ":scope": event.scope.as_str(), ":type": event.kind, ":subject": subject, ":seq": seq };
         let candidates = tx.all("looking for waits", CANDIDATES, params, |row| {
             Ok((
                 column_id::<WaitId>(row, "wait_id")?,
@@ -145,4 +147,31 @@ pub fn fire_due(tx: &Write<'_>, limit: i64, now: Now) -> Result<usize> {
         work::make_ready(tx, waiting, now)?;
     }
     Ok(due.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conduit_store::{StateDir, Store};
+
+    /// However many waits there are, an Event and a due time find theirs by an index.
+    #[test]
+    fn offering_an_event_and_looking_for_due_waits_read_only_what_they_return() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&StateDir::open(&base.path().join("s")).unwrap()).unwrap();
+        for (sql, index) in [
+            (CANDIDATES, "wait_predicate_open (scope_id=? AND type=? AND subject=?)"),
+            (DUE, "wait_due"),
+            (NEXT_DUE, "wait_due"),
+            (PENDING, "wait_work"),
+        ] {
+            let values = [":scope", ":type", ":subject", ":seq", ":now", ":limit", ":work"]
+                .iter()
+                .fold(sql.to_owned(), |sql, name| sql.replace(name, "1"));
+            let explain = format!("EXPLAIN QUERY PLAN {values}");
+            let plan = store.read(|r| r.all("testing", &explain, [], |row| row.get::<_, String>("detail"))).unwrap();
+            assert!(plan.iter().any(|step| step.contains(index)), "{plan:?}");
+            assert!(!plan.iter().any(|step| step.starts_with("SCAN") || step.contains("TEMP")), "{plan:?}");
+        }
+    }
 }

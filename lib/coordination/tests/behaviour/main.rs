@@ -1,0 +1,8 @@
+//! What coordination promises, on a real store file, with the time as an argument.
+
+mod claims;
+mod endings;
+mod operators;
+mod routing;
+mod support;
+mod waits;
