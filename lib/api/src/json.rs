@@ -30,9 +30,13 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<Value, Refused> {
     Ok(value)
 }
 
-/// Parses a document strictly, then reads a `T` from it.
+/// Parses a document strictly, then reads a `T` from the object that it has to be.
 pub fn read<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, Refused> {
-    from_value(parse(bytes, bytes_max)?)
+    match parse(bytes, bytes_max)? {
+        // serde would take an array for the fields of a struct, in their order.
+        object @ Value::Object(_) => from_value(object),
+        _ => Err(Refused("the document is not a JSON object".into())),
+    }
 }
 
 /// Reads a `T` from a strictly parsed value; the message names the fault, not the value.
@@ -130,6 +134,17 @@ mod tests {
     fn a_duplicate_key_is_refused_also_when_escaped() {
         assert!(refused(r#"{"a":1,"a":2}"#).contains("twice"));
         assert!(refused(r#"{"x":{"a":1,"\u0061":2}}"#).contains("twice"));
+    }
+
+    #[test]
+    fn an_array_does_not_stand_for_the_fields_of_an_object() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Two {
+            _a: i64,
+            _b: i64,
+        }
+        assert!(read::<Two>(br#"{"_a":1,"_b":2}"#, 100).is_ok());
+        assert!(read::<Two>(b"[1,2]", 100).unwrap_err().0.contains("not a JSON object"));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The configuration: what is active, whether another would do, and making it active (C01, C06).
 
 use conduit_api::UnixMicros;
-use conduit_api::limits::BODY_BYTES_MAX;
 use conduit_api::views::{ConfigReply, ConfigRequest, ConfigView};
 use conduit_daemon::http::Reply;
 use conduit_store::{Clock, Read, named_params};
@@ -68,8 +67,10 @@ pub(crate) fn apply(host: &mut Host, ask: &Ask) -> Result<Reply> {
 
 /// The body. Its `config` is left as it is spelt, so that duplicates and nulls in it are told as diagnostics.
 fn request(ask: &Ask) -> Result<ConfigRequest> {
-    debug_assert!(ask.body.len() <= BODY_BYTES_MAX);
-    serde_json::from_slice(&ask.body).map_err(|error| {
+    // serde would take an array for the fields of the object, in their order.
+    let is_object = ask.body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    let read = if is_object { serde_json::from_slice(&ask.body) } else { Err(serde::de::Error::custom("no object")) };
+    read.map_err(|error: serde_json::Error| {
         let (line, column) = (error.line(), error.column());
         invalid(format!("the body is one object with `config` and maybe `expected_generation`; reading it stopped at line {line}, column {column}"))
     })
