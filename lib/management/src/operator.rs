@@ -78,7 +78,7 @@ pub(crate) enum Bootstrapped {
 /// Errors: `state_unsafe` when the file is not the owner's alone; `state_unavailable` when it holds a credential that
 /// this store does not know, or cannot be read or written.
 pub(crate) fn bootstrap(store: &mut Store, _alone: &RoleLock, file: &Path, now: Now) -> Result<Bootstrapped> {
-    let known: Option<Vec<u8>> = store.read(|r| owner(r))?;
+    let known: Option<Vec<u8>> = store.read(owner)?;
     match (read(file)?, known) {
         (Some(digest), Some(known)) if known == digest => Ok(Bootstrapped::Known),
         (Some(_), _) => Err(Error::new(

@@ -93,7 +93,7 @@ impl Server {
         let registry = Registered::builtins().executor("shell", |_, _| Vec::new());
         ConfigService::new(state, file, Rc::new(registry)).start(&mut store, Clock.now()).unwrap();
         drop(store);
-        let child = launch(&base.path().to_owned());
+        let child = launch(base.path());
         let server = Self { base, child };
         server.wait();
         server
@@ -106,7 +106,7 @@ impl Server {
     /// Asks the server to end, and starts another on the same state.
     pub fn restart(&mut self) {
         self.stop();
-        self.child = launch(&self.base.path().to_owned());
+        self.child = launch(self.base.path());
         self.wait();
     }
 
