@@ -50,6 +50,7 @@ pub struct Kept {
     pub role: Role,
     pub program: PathBuf,
     pub args: Vec<OsString>,
+    pub variables: Vec<(OsString, OsString)>,
     pub socket: OwnedFd,
     pub notify: PathBuf,
     pub manager: Manager,
@@ -150,6 +151,7 @@ impl Kept {
     fn start(&self) -> io::Result<Child> {
         let mut spawn = Spawn::new(&self.program).descriptor(self.role.descriptor(), self.socket.try_clone()?);
         spawn.args.clone_from(&self.args);
+        spawn.variables.extend(self.variables.iter().cloned());
         spawn.descriptors.extend(self.keeping.copies()?);
         spawn.notify = Some(self.notify.clone());
         let child = spawn.start()?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use conduit_api::places::Places;
 use conduit_api::{ApiError, Code};
 use conduit_daemon::activation::{bind_datagram, bind_stream, remove_stale};
-use conduit_daemon::log::LogFormat;
+use conduit_daemon::log::{self, LogFormat};
 use conduit_daemon::process;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -28,6 +28,8 @@ pub struct Options {
     /// Configuration file for the first start.
     pub config: Option<PathBuf>,
     pub log_format: LogFormat,
+    /// What the programs log, where the environment does not say.
+    pub log_filter: Option<&'static str>,
 }
 
 /// Programs that are kept running until [`Suite::stop`]. Dropped without it, they get SIGTERM when this process ends.
@@ -150,10 +152,13 @@ fn prepare(role: Role, options: &Options, files: rustix::process::Rlimit) -> Res
     if let (Role::Scheduler | Role::Management, Some(config)) = (role, &options.config) {
         args.extend(["--config".into(), config.into()]);
     }
+    let unsaid = std::env::var_os(log::FILTER_VARIABLE).is_none();
+    let log_filter = options.log_filter.filter(|_| unsaid);
     Ok(Kept {
         role,
         program: options.programs.path(role),
         args,
+        variables: log_filter.map(|filter| (log::FILTER_VARIABLE.into(), filter.into())).into_iter().collect(),
         socket,
         notify,
         manager,

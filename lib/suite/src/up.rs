@@ -55,6 +55,7 @@ async fn run(args: &UpArgs) -> Result<(), ApiError> {
             ApiError::new(Code::InvalidRequest, format!("the configuration's path cannot be made absolute: {error}"))
         })?,
         log_format: args.common.log_format,
+        log_filter: None,
     };
     let mut suite = Suite::start(&options)?;
     let given_up = tokio::select! {

@@ -54,8 +54,14 @@ async fn run(args: &DemoArgs) -> Result<bool, ApiError> {
     let base = tempfile::Builder::new().prefix("open-conduit-demo-").tempdir().map_err(failed("making a directory"))?;
     let places = Places { state: base.path().join("state"), runtime: base.path().join("run") };
     let config = plan::write(base.path()).map_err(failed("writing the demonstration's configuration"))?;
-    let options =
-        Options { places, programs: Programs::beside_own()?, config: Some(config), log_format: LogFormat::default() };
+    let options = Options {
+        places,
+        programs: Programs::beside_own()?,
+        config: Some(config),
+        log_format: LogFormat::default(),
+        // What the programs do is shown by what follows from the Event.
+        log_filter: Some("warn"),
+    };
     let stop = shutdown::signals().map_err(failed("watching signals"))?;
     let mut stop = pin!(stop);
     let mut suite = Suite::start(&options)?;
