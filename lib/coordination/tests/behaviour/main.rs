@@ -2,6 +2,7 @@
 
 mod claims;
 mod endings;
+mod model;
 mod operators;
 mod routing;
 mod support;
