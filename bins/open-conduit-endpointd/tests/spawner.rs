@@ -141,7 +141,8 @@ async fn a_kept_socket_without_a_run_directory_is_let_go() {
     let mut host = Host::start_in(0, WORKS, true).await;
     let (id, socket) = host.serve(1).await;
     host.kill().await;
-    RunDir::open(&host.places.state, &id).unwrap().remove().unwrap();
+    let gone = rundir::withdraw(&host.places.state, &id).unwrap().unwrap();
+    rundir::remove_stray(&gone).unwrap();
     host.start_again().await;
     assert!(host.kept.is_empty() && !socket.exists());
     assert_eq!(control::endpoints(&host.places).await.unwrap(), Vec::<ExecutionId>::new());

@@ -20,6 +20,8 @@ const EXECUTION_NAME: &str = "execution";
 /// Directory of the token file; a mount of it sees every rotation (E04).
 const TOKEN_DIRECTORY: &str = "token";
 const TOKEN_NAME: &str = "token";
+/// Begins the name of a directory that is being removed.
+const WITHDRAWN_PREFIX: &str = ".gone-";
 /// Longest `execution` file that is read, in bytes.
 const EXECUTION_BYTES_MAX: u64 = 256;
 
@@ -78,12 +80,6 @@ impl RunDir {
         replace(&self.path.join(TOKEN_DIRECTORY), TOKEN_NAME, token)
     }
 
-    /// Removes the directory and all that is in it; one that is gone already is fine. The spawner is told first
-    /// ([`crate::control::close`]): a socket may stand elsewhere.
-    pub fn remove(&self) -> Result<(), ApiError> {
-        remove_tree(&self.path)
-    }
-
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -121,6 +117,33 @@ pub fn list(state: &Path) -> Result<Listing, ApiError> {
     listing.runs.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     listing.strays.sort_unstable();
     Ok(listing)
+}
+
+/// Takes the run directory of `execution` away in one step, and returns where it went, for [`remove_stray`]; `None`
+/// when there was none. From then on nobody opens or serves it: a spawner that starts meanwhile cannot bind in it.
+/// The spawner is told next ([`crate::control::close`]), as a socket may stand elsewhere, and then the rest is removed.
+///
+/// Errors: `endpoint_unavailable` when it names another execution (E01), or cannot be moved.
+pub fn withdraw(state: &Path, execution: &ExecutionId) -> Result<Option<PathBuf>, ApiError> {
+    let dir = RunDir { path: path_of(state, execution), execution: execution.clone() };
+    match fs::symlink_metadata(&dir.path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        _ => {}
+    }
+    if let Some(name) = read_name(&dir.path)? {
+        dir.check_name(&name)?;
+    }
+    let gone = state.join("runs").join(format!("{WITHDRAWN_PREFIX}{}", key(execution)));
+    remove_tree(&gone)?; // what a crash left of an earlier time
+    fs::rename(&dir.path, &gone).map_err(|e| failed(&dir.path, &e))?;
+    Ok(Some(gone))
+}
+
+/// Whose run directory a stray was, if a crash came between its withdrawal and its removal.
+pub fn withdrawn(stray: &Path) -> Option<ExecutionId> {
+    let name = stray.file_name()?.to_str()?;
+    name.strip_prefix(WITHDRAWN_PREFIX)?;
+    read_name(stray).ok()??.parse().ok()
 }
 
 /// Removes what [`list`] called a stray. Errors: `endpoint_unavailable`.
@@ -296,10 +319,31 @@ mod tests {
         assert_eq!(RunDir::prepare(&state, &id(2)).unwrap(), half);
         assert_eq!(list(&state).unwrap().runs.len(), 2);
         for _ in 0..2 {
-            dir.remove().unwrap();
-            half.remove().unwrap();
+            for n in [1, 2] {
+                withdraw(&state, &id(n)).unwrap().map_or(Ok(()), |path| remove_stray(&path)).unwrap();
+            }
             remove_stray(&state.join("runs/note")).unwrap();
         }
         assert_eq!(fs::read_dir(state.join("runs")).unwrap().count(), 0);
+    }
+
+    /// E06
+    #[test]
+    fn a_withdrawn_directory_is_served_by_nobody_and_a_crash_before_its_removal_leaves_a_stray_that_says_whose_it_was()
+    {
+        let base = state();
+        let state = base.path().join("s");
+        let dir = RunDir::prepare(&state, &id(1)).unwrap();
+        let gone = withdraw(&state, &id(1)).unwrap().unwrap();
+        assert!(RunDir::open(&state, &id(1)).is_err());
+        assert!(std::os::unix::net::UnixListener::bind(dir.socket()).is_err(), "nothing can be bound in it");
+        assert_eq!(withdraw(&state, &id(1)).unwrap(), None);
+        let listing = list(&state).unwrap();
+        assert_eq!((listing.runs.len(), listing.strays.as_slice()), (0, std::slice::from_ref(&gone)));
+        assert_eq!(withdrawn(&gone), Some(id(1)));
+        assert_eq!(withdrawn(Path::new("/nowhere/note")), None);
+        // The same execution can have a directory again, and lose it again.
+        RunDir::prepare(&state, &id(1)).unwrap();
+        assert_eq!(withdraw(&state, &id(1)).unwrap(), Some(gone));
     }
 }

@@ -87,6 +87,11 @@ async fn sweep_run_directories(host: &Host) {
         Err(error) => return tracing::warn!(%error, "run directories cannot be listed"),
     };
     for stray in &listing.strays {
+        if let Some(execution) = rundir::withdrawn(stray)
+            && let Err(error) = control::close(&host.places, &execution).await
+        {
+            tracing::warn!(%execution, %error, "an endpoint stays open until its spawner starts anew");
+        }
         if let Err(error) = rundir::remove_stray(stray) {
             tracing::warn!(%error, "a stray in the run directories was left behind");
         }

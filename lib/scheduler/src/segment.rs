@@ -9,7 +9,7 @@ use std::time::Duration;
 use conduit_api::{ApiError, AttemptId, Code, Retry};
 use conduit_config::Binding;
 use conduit_coordination::executions::{self, Claimed, Completed, SegmentEnd};
-use conduit_endpoint::{control, rundir::RunDir};
+use conduit_endpoint::{control, rundir, rundir::RunDir};
 use conduit_extension::{Executor, Phase, SegmentContext, SegmentEnd as Means, Transport};
 use conduit_kernel::{Conclusion, Launched, Reason, Staged, StopReason, Terminal};
 use conduit_store::lease::Demand;
@@ -302,11 +302,13 @@ async fn tidy(host: &Host, claimed: &Claimed, ended: &Ended, completed: &Complet
 
 /// Closes an execution's socket and removes its run directory.
 pub async fn remove_endpoint(host: &Host, execution: &conduit_api::ExecutionId) {
-    let removed = match control::close(&host.places, execution).await {
-        Ok(()) => RunDir::open(host.state.path(), execution).and_then(|dir| dir.remove()),
-        Err(error) => Err(error),
+    let removed = async {
+        // Out of sight first: a spawner that starts at this moment must not bind a socket in what is being removed.
+        let withdrawn = rundir::withdraw(host.state.path(), execution)?;
+        control::close(&host.places, execution).await?;
+        withdrawn.map_or(Ok(()), |path| rundir::remove_stray(&path))
     };
-    if let Err(error) = removed {
+    if let Err(error) = removed.await {
         tracing::warn!(%execution, %error, "a run directory was left behind; the next start removes it");
     }
 }

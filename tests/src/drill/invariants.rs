@@ -20,15 +20,9 @@ pub struct Invariants {
     refused: Reader,
     /// Segments whose process has begun, with the process.
     segments: BTreeMap<(String, String), String>,
+    /// Acknowledged emissions.
     pub events: u64,
-}
-
-/// A superseded token and where it was used.
-#[derive(Debug, Clone)]
-pub struct OldToken {
-    pub execution: String,
-    pub socket: PathBuf,
-    pub token: String,
+    pub old_tokens_refused: u64,
 }
 
 /// Queries that find nothing at any moment; what one finds is a violation.
@@ -88,6 +82,7 @@ impl Invariants {
             refused: reader(Fact::Refused),
             segments: BTreeMap::new(),
             events: 0,
+            old_tokens_refused: 0,
         }
     }
 
@@ -113,6 +108,14 @@ impl Invariants {
         for work in self.created.more() {
             if self.count("SELECT count(*) FROM work WHERE id = ?1", &work) != 1 {
                 found.push(format!("the acknowledged {work} is not in the store"));
+            }
+        }
+        for line in self.rotated.more() {
+            match line.split_once(' ') {
+                Some((_, "forbidden")) => self.old_tokens_refused += 1,
+                // The daemons were away; nothing was learned.
+                Some((_, "unavailable")) => {}
+                _ => found.push(format!("a superseded token was not refused as any unknown one: {line}")),
             }
         }
         found.extend(self.refused.more().into_iter().map(|line| format!("an execution was refused for good: {line}")));
@@ -146,15 +149,6 @@ impl Invariants {
         let stale = named.iter().filter(|id| !live.contains(id)).map(|id| format!("a run directory of {id} stayed"));
         let missing = complete.iter().filter(|id| !named.contains(*id)).map(|id| format!("{id} has no run directory"));
         stale.chain(missing).chain(self.found(&NOT_FOR_LONG)).collect()
-    }
-
-    /// Tokens that were superseded since this was last asked.
-    pub fn old_tokens(&mut self) -> Vec<OldToken> {
-        let parse = |line: String| {
-            let mut words = line.split(' ').map(str::to_owned);
-            Some(OldToken { execution: words.next()?, socket: words.next()?.into(), token: words.next()? })
-        };
-        self.rotated.more().into_iter().filter_map(parse).collect()
     }
 
     /// Works whose dispatch nobody can prove; an operator decides about them.

@@ -13,7 +13,7 @@ pub enum Fact {
     Emitted,
     /// A create_work was acknowledged: `work`.
     Created,
-    /// The token was rotated: `execution socket old-token`.
+    /// The token was rotated, and the old one asked with once more: `execution code-of-the-refusal`.
     Rotated,
     /// A call was refused for good, which no kill may cause: words.
     Refused,

@@ -4,15 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use conduit_api::views::{EmitReply, EmitRequest, WorkReply};
-use conduit_client::{Client, ClientError, Credential};
+use conduit_client::{Client, ClientError};
 use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
-use super::invariants::{Invariants, OldToken};
+use super::invariants::Invariants;
 use super::{Tally, WORKS};
-use crate::execution::call;
 use crate::suite::Suite;
 use crate::until::until_within;
 
@@ -49,7 +48,6 @@ pub struct Rounds {
     parents: u64,
     keys: u64,
     seed: u64,
-    old_tokens: Vec<OldToken>,
     pub tally: Tally,
 }
 
@@ -64,7 +62,6 @@ impl Rounds {
             parents: 0,
             keys: 0,
             seed,
-            old_tokens: Vec::new(),
             tally: Tally::default(),
         }
     }
@@ -86,7 +83,6 @@ impl Rounds {
         }
         wrong.extend(self.settle_ambiguous());
         wrong.extend(self.books.violations());
-        wrong.extend(self.old_tokens(suite));
         wrong.extend(self.lasting());
         self.count();
         wrong
@@ -217,32 +213,6 @@ impl Rounds {
         wrong
     }
 
-    /// Superseded tokens are refused, each in the bare way.
-    fn old_tokens(&mut self, suite: &Suite) -> Vec<String> {
-        self.old_tokens.extend(self.books.old_tokens());
-        let mut wrong = Vec::new();
-        for old in std::mem::take(&mut self.old_tokens) {
-            let file = suite.home().join("old-token");
-            let asked = std::fs::write(&file, &old.token)
-                .map_err(|e| e.to_string())
-                .and_then(|()| Credential::from_file(&file).map_err(|e| e.to_string()))
-                .and_then(|credential| Client::new(&old.socket, credential).map_err(|e| e.to_string()))
-                .map(|client| call(&client, "read_context", json!({})));
-            match asked {
-                Ok(Err(ClientError::Refused { body, .. })) if body.code == "forbidden" => {
-                    self.tally.old_tokens_refused += 1;
-                }
-                // The execution has ended and its socket is gone, or its worker was just killed.
-                Ok(Err(ClientError::Unavailable { .. } | ClientError::AnswerLost { .. })) => {}
-                Ok(Err(ClientError::Refused { body, .. })) if body.code == "unavailable" => {}
-                Ok(Ok(_)) => wrong.push(format!("a superseded token of {} was accepted", old.execution)),
-                Ok(Err(error)) => wrong.push(format!("a superseded token got {}: {error}", error.code())),
-                Err(why) => wrong.push(format!("asking with a superseded token: {why}")),
-            }
-        }
-        wrong
-    }
-
     /// What did not settle while it was watched: a disagreement counts only while it lasts, as executions come and go.
     fn lasting(&self) -> Vec<String> {
         let mut wrong = self.books.unsettled();
@@ -286,6 +256,7 @@ impl Rounds {
     }
 
     fn count(&mut self) {
+        self.tally.old_tokens_refused = self.books.old_tokens_refused;
         self.tally.works = self.books.number("SELECT count(*) FROM work");
         self.tally.events = self.books.number("SELECT count(*) FROM event");
         self.tally.attempts = self.books.number("SELECT count(*) FROM attempt");

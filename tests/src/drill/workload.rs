@@ -148,6 +148,7 @@ impl Segment {
         let request_id = format!("{}.{}.{}", self.execution, self.number, self.calls);
         let end = Instant::now() + PATIENCE;
         loop {
+            self.reload()?;
             let error = match call_as(&self.client, operation, input.clone(), &request_id) {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
@@ -156,20 +157,26 @@ impl Segment {
             if !(error.may_retry() || forbidden) || Instant::now() >= end {
                 return Err(format!("{} on {operation} {request_id}: {}", error.code(), chain(&error)));
             }
-            self.reload()?;
             std::thread::sleep(PAUSE);
         }
     }
 
+    /// Takes up a rotated token, and asks once with the superseded one.
     fn reload(&mut self) -> Result<()> {
         let now = std::fs::read_to_string(&self.token_file).map_err(|e| format!("reading the token: {e}"))?;
-        if now != self.token {
-            let line = format!("{} {} {}", self.execution, self.socket.display(), self.token.trim());
-            self.note(Fact::Rotated, &line)?;
-            self.token = now;
-            self.client.reload_credential().map_err(|e| e.to_string())?;
+        if now == self.token {
+            return Ok(());
         }
-        Ok(())
+        let file = self.journal.join(format!("old-{}", std::process::id()));
+        std::fs::write(&file, &self.token).map_err(|e| e.to_string())?;
+        let old = Credential::from_file(&file).and_then(|old| Client::new(&self.socket, old));
+        let answer = match call_as(&old.map_err(|e| e.to_string())?, "read_context", json!({}), "superseded") {
+            Ok(_) => "accepted".to_owned(),
+            Err(error) => error.code().to_owned(),
+        };
+        self.note(Fact::Rotated, &format!("{} {answer}", self.execution))?;
+        self.token = now;
+        self.client.reload_credential().map(drop).map_err(|e| e.to_string())
     }
 }
 
