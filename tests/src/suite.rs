@@ -30,6 +30,8 @@ pub struct Setup {
     /// Holds everything of the suite; its folder `hold` is for the pipes of [`crate::config::hold`].
     pub home: TempDir,
     pub config: Value,
+    /// Where the state is kept, when not in `home`.
+    pub state: Option<PathBuf>,
     /// The folder with the programs.
     pub programs: PathBuf,
     /// Added to the environment of `up`.
@@ -42,7 +44,7 @@ impl Setup {
         let home = directory();
         std::fs::create_dir(home.path().join("hold")).expect("making a directory");
         let config = config(home.path());
-        Self { home, config, programs: programs::folder(), environment: Vec::new() }
+        Self { home, config, state: None, programs: programs::folder(), environment: Vec::new() }
     }
 }
 
@@ -70,7 +72,8 @@ impl Suite {
     #[track_caller]
     pub fn start_with(setup: Setup) -> Self {
         let home = setup.home.path();
-        let places = Places { state: home.join("s"), runtime: home.join("r") };
+        let state = setup.state.clone().unwrap_or_else(|| home.join("s"));
+        let places = Places { state, runtime: home.join("r") };
         std::fs::write(home.join("config.json"), setup.config.to_string()).expect("writing the configuration");
         let (up, said) = launch(home, &places, &setup);
         let mut suite = Self { setup, places, up, said };
@@ -202,7 +205,10 @@ impl Suite {
 
     /// Every process of this suite: its programs and its workload.
     pub fn everything(&self) -> Vec<Process> {
-        processes::naming(self.home())
+        let state = processes::naming(self.state());
+        let home = processes::naming(self.home()).into_iter().filter(|process| !state.contains(process));
+        let home: Vec<Process> = home.collect();
+        state.into_iter().chain(home).collect()
     }
 }
 
