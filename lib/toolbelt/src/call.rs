@@ -56,7 +56,17 @@ impl Toolbelt {
     ///
     /// `header_key` is the `Idempotency-Key` header, which stands in for an absent `request_id` (T14).
     pub fn call(&mut self, bearer: &str, request: &CallRequest, header_key: Option<&str>) -> Result<Called, ApiError> {
-        let now = Clock.now();
+        self.call_at(bearer, request, header_key, Clock.now())
+    }
+
+    /// [`Toolbelt::call`] at a time of the caller's choice.
+    pub fn call_at(
+        &mut self,
+        bearer: &str,
+        request: &CallRequest,
+        header_key: Option<&str>,
+        now: Now,
+    ) -> Result<Called, ApiError> {
         let request_id = request.request_id.as_deref().or(header_key);
         let mut known = None;
         let done =

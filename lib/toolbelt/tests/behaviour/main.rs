@@ -1,0 +1,8 @@
+//! What a run socket's toolbelt promises, on a real state directory, with the time as an argument.
+
+mod declarations;
+mod operations;
+mod order;
+mod replays;
+mod support;
+mod tokens;

@@ -1,0 +1,310 @@
+//! `emit`, `create_work` and `read_context`: what the host assigns, what it refuses, and what it shows.
+
+use conduit_api::WorkId;
+use serde_json::{Value, json};
+
+use crate::support::{BUILTINS, Host, SECOND, SECRET, Speaker, configuration, emission, keyed, request};
+
+fn emit_on(key: &str) -> conduit_api::toolbelt::CallRequest {
+    request("emit", json!({"type": "demo.survey.seen", "correlation_key": key}))
+}
+
+/// T08
+#[test]
+fn the_host_assigns_source_work_execution_and_cause() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&["k"]);
+    let output = speaker.output(&host, &emit_on("k"));
+    let row = "SELECT source || ' ' || work_id || ' ' || execution_id || ' ' || cause_id || ' ' || depth || ' ' || coalesce(actor, 'nobody')
+                 FROM event WHERE type = 'demo.survey.seen'";
+    let input = host.text("SELECT id FROM event WHERE type = 'core.work.created'");
+    let (execution, work) = (&speaker.claimed.execution, &speaker.claimed.work);
+    assert_eq!(host.text(row), format!("execution:{execution} {work} {execution} {input} 1 nobody"));
+    assert_eq!(output["event_id"], json!(host.text("SELECT id FROM event ORDER BY seq DESC")));
+}
+
+/// T08
+#[test]
+fn whatever_a_caller_forges_is_named_and_refused_and_authority_is_kept() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&["k"]);
+    let before = host.rows();
+    for field in ["source", "parent", "target"] {
+        for value in [json!("core.manual"), json!(7), json!({"id": "x"}), json!([]), json!(false)] {
+            for (operation, mut input) in [("emit", emission()), ("create_work", json!({"binding": "child"}))] {
+                input[field] = value.clone();
+                let refused = speaker.call(&host, &keyed(operation, "r", input)).unwrap_err();
+                assert_eq!(refused.code.as_str(), "forged_attribution", "{operation} {field} {value}");
+                assert!(refused.message.contains(field), "{}", refused.message);
+            }
+        }
+    }
+    for field in ["work_id", "execution_id", "cause", "actor", "scope"] {
+        let mut input = emission();
+        input[field] = json!("x");
+        assert_eq!(speaker.refusal(&host, &request("emit", input)), "invalid_request", "{field}");
+    }
+    assert_eq!(host.rows(), before, "nothing was written");
+    speaker.output(&host, &keyed("emit", "r", emission()));
+}
+
+/// T08
+#[test]
+fn only_families_that_are_declared_and_allowed_are_emitted() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    for kind in [
+        "core.work.finished",
+        "core",
+        "demo",
+        "demo.surveyor.seen",
+        "demo.other",
+        "other.x",
+        "demo.survey.",
+        "demo..survey",
+        "",
+    ] {
+        assert_eq!(speaker.refusal(&host, &request("emit", json!({"type": kind}))), "event_not_allowed", "{kind}");
+    }
+    for kind in ["demo.survey", "demo.survey.seen", "demo.survey.a.b"] {
+        speaker.output(&host, &request("emit", json!({"type": kind})));
+    }
+}
+
+/// T08
+#[test]
+fn a_key_is_emitted_on_only_by_the_work_that_owns_it() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&["mine"]);
+    let mut other = host.speaker(&["theirs"]);
+    for key in ["theirs", "nobodys"] {
+        assert_eq!(speaker.refusal(&host, &emit_on(key)), "key_not_owned", "{key}");
+    }
+    speaker.output(&host, &emit_on("mine"));
+    other.output(&host, &emit_on("theirs"));
+    assert_eq!(speaker.refusal(&host, &emit_on("")), "invalid_request");
+    assert_eq!(speaker.refusal(&host, &emit_on(&"k".repeat(300))), "invalid_request");
+}
+
+/// A speaker whose segment works on what the one before it created: each is one step deeper.
+fn deeper(host: &mut Host, speaker: &mut Speaker) -> Speaker {
+    speaker.output(host, &request("create_work", json!({"binding": "child"})));
+    let claimed = host.claim();
+    host.go_on(claimed)
+}
+
+/// T08
+#[test]
+fn a_chain_of_works_that_beget_works_ends_at_the_depth_that_its_root_pinned() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let mut raised = configuration();
+    for depth in 1..=4 {
+        speaker = deeper(&mut host, &mut speaker);
+        assert_eq!(host.number("SELECT max(depth) FROM event"), depth);
+        // Pinned by the first Event that followed from the root: a later generation does not move it.
+        raised["limits"]["causal_depth_max"] = json!(10 + depth);
+        host.publish(&raised);
+    }
+    for (operation, input) in [("create_work", json!({"binding": "child"})), ("emit", emission())] {
+        assert_eq!(speaker.refusal(&host, &request(operation, input)), "causal_depth_exceeded", "{operation}");
+    }
+    let mut fresh = host.speaker(&[]);
+    for _ in 0..5 {
+        fresh = deeper(&mut host, &mut fresh);
+    }
+}
+
+/// T08
+#[test]
+fn a_chain_grows_by_so_many_events_a_minute_and_the_next_minute_has_room_again() {
+    let mut host = Host::new();
+    let minute = 60 * SECOND;
+    host.pass(minute - host.now.boot_us.rem_euclid(minute));
+    let mut speaker = host.speaker(&[]);
+    for n in 0..6 {
+        let operation = if n % 2 == 0 { ("emit", emission()) } else { ("create_work", json!({"binding": "child"})) };
+        speaker.output(&host, &request(operation.0, operation.1));
+    }
+    let refused = speaker.call(&host, &keyed("emit", "again", emission())).unwrap_err();
+    assert_eq!((refused.code.as_str(), refused.code.status()), ("causal_rate_exceeded", 429));
+    host.pass(minute - 1);
+    assert_eq!(speaker.refusal(&host, &keyed("emit", "again", emission())), "causal_rate_exceeded");
+    host.pass(1);
+    speaker.output(&host, &keyed("emit", "again", emission()));
+}
+
+/// T09
+#[test]
+fn a_child_and_its_creation_are_one_and_its_id_is_stable_for_its_request() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let call =
+        keyed("create_work", "first", json!({"binding": "child", "title": "t", "data": {"n": 1}, "keys": ["c"]}));
+    let output = speaker.output(&host, &call);
+    let child: WorkId = output["work_id"].as_str().unwrap().parse().unwrap();
+    let row = format!(
+        "SELECT parent_work_id || ' ' || binding || ' ' || state || ' ' || created_event_id FROM work WHERE id = '{child}'"
+    );
+    assert_eq!(
+        host.text(&row),
+        format!("{} child ready {}", speaker.claimed.work, output["event_id"].as_str().unwrap())
+    );
+    let event = format!("SELECT type || ' ' || source || ' ' || data FROM event WHERE work_id = '{child}'");
+    assert_eq!(host.text(&event), r#"core.work.created core {"n":1}"#);
+
+    let again = speaker.call(&host, &call).unwrap();
+    assert!(again.response.replayed && !again.ring);
+    assert_eq!(again.response.output, output);
+    // Even when the record of the answer is gone, the same request names the same child.
+    host.sql("DELETE FROM replay");
+    assert_eq!(speaker.output(&host, &call)["work_id"], output["work_id"]);
+    assert_eq!(host.number("SELECT count(*) FROM work WHERE binding = 'child'"), 1);
+    let other = speaker.output(&host, &keyed("create_work", "second", json!({"binding": "child"})));
+    assert_ne!(other["work_id"], output["work_id"]);
+}
+
+/// T09
+#[test]
+fn a_child_that_cannot_have_its_key_leaves_no_trace() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&["taken"]);
+    let before = host.rows();
+    let refused = speaker
+        .call(&host, &keyed("create_work", "r", json!({"binding": "child", "keys": ["free", "taken"]})))
+        .unwrap_err();
+    assert_eq!(refused.code.as_str(), "key_taken");
+    assert_eq!(host.rows(), before);
+    speaker.output(&host, &keyed("create_work", "r", json!({"binding": "child", "keys": ["free", "free"]})));
+}
+
+/// T09
+#[test]
+fn only_bindings_that_may_be_delegated_to_and_still_exist_get_children() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    for binding in ["foreign", "parent", "nothing"] {
+        assert_eq!(
+            speaker.refusal(&host, &request("create_work", json!({"binding": binding}))),
+            "unknown_binding",
+            "{binding}"
+        );
+    }
+    let mut without = configuration();
+    let bindings = without["scopes"]["demo"]["bindings"].as_object_mut().unwrap();
+    bindings.remove("child");
+    bindings["parent"]["delegates"] = json!([]);
+    host.publish(&without);
+    assert_eq!(speaker.refusal(&host, &request("create_work", json!({"binding": "child"}))), "unknown_binding");
+}
+
+/// T10
+#[test]
+fn a_context_shows_the_work_its_inputs_grants_and_waits_and_no_secret() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&["b", "a"]);
+    speaker.output(&host, &request("wait", json!({"mode": "any", "predicates": [{"type": "demo.x"}], "timeout_s": 1})));
+    host.complete(&speaker.claimed, &conduit_coordination::executions::SegmentEnd::Succeeded, true);
+    host.pass(SECOND);
+    let now = host.now;
+    host.store.write(|tx| conduit_coordination::waits::fire_due(tx, 10, now)).unwrap();
+    let claimed = host.claim();
+    let mut speaker = host.go_on(claimed);
+    let context = speaker.output(&host, &request("read_context", json!({})));
+    assert_eq!(context["scope_id"], json!("demo"));
+    let work = &context["work"];
+    assert_eq!(
+        (&work["id"], &work["title"], &work["binding"]),
+        (&json!(speaker.claimed.work), &json!("a survey"), &json!("parent"))
+    );
+    assert_eq!(work["keys"], json!(["a", "b"]));
+    let execution = &context["execution"];
+    assert_eq!((&execution["segment"], &execution["epoch"], &execution["attempt"]), (&json!(2), &json!(2), &json!(1)));
+    let kinds: Vec<&Value> = context["inputs"].as_array().unwrap().iter().map(|input| &input["type"]).collect();
+    assert_eq!(kinds, ["core.work.created", "core.wait.timed_out"]);
+    assert_eq!(execution["acknowledged"], context["inputs"][1]["sequence"]);
+    assert_eq!((&context["inputs_total"], &context["waits"][0]["state"]), (&json!(2), &json!("timed_out")));
+    assert_eq!(context["grants"]["operations"].as_array().unwrap().len(), BUILTINS.len());
+    assert_eq!(
+        (&context["grants"]["events"], &context["grants"]["delegates"]),
+        (&json!(["demo.survey"]), &json!(["child"]))
+    );
+    let digest = conduit_store::digest::hex(&conduit_toolbelt::token::digest(&speaker.token));
+    let text = context.to_string();
+    for hidden in [speaker.token.as_str(), digest.as_str(), SECRET, "scheduler_first"] {
+        assert!(!text.contains(hidden), "{hidden}");
+    }
+}
+
+/// T10: what the segment has not been told of is not in its context.
+#[test]
+fn a_context_shows_no_input_that_is_only_queued() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let mut other = host.speaker(&[]);
+    other.output(&host, &request("emit", emission()));
+    host.sql(&format!(
+        "INSERT INTO work_input (work_id, seq, state) SELECT '{}', max(seq), 'queued' FROM event",
+        speaker.claimed.work
+    ));
+    let context = speaker.output(&host, &request("read_context", json!({})));
+    assert_eq!((context["inputs"].as_array().unwrap().len(), &context["inputs_total"]), (1, &json!(1)));
+}
+
+#[test]
+fn input_that_is_no_input_of_the_operation_is_named_and_nothing_happens() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let before = host.rows();
+    for (operation, input) in [
+        ("emit", json!({})),
+        ("emit", json!({"type": 5})),
+        ("emit", json!({"type": "demo.survey.x", "data": []})),
+        ("emit", json!({"type": "demo.survey.x", "schema": "plain"})),
+        ("emit", json!({"type": "demo.survey.x", "delivery_id": ""})),
+        ("create_work", json!({"title": "x"})),
+        ("create_work", json!({"binding": "child", "keys": [""]})),
+        ("create_work", json!({"binding": "child", "keys": vec!["k"; 65]})),
+        ("wait", json!({"mode": "some", "predicates": [{"type": "demo.x"}]})),
+        ("wait", json!({"mode": "any", "predicates": []})),
+        ("wait", json!({"mode": "any", "predicates": [{"type": "demo.x"}], "timeout_s": 0})),
+        ("declare_outcome", json!({"status": "maybe"})),
+        ("read_context", json!({"all": true})),
+    ] {
+        assert_eq!(
+            speaker.refusal(&host, &request(operation, input.clone())),
+            "invalid_request",
+            "{operation} {input}"
+        );
+    }
+    for id in ["", "two words", "tab\t", &"x".repeat(129)] {
+        assert_eq!(speaker.refusal(&host, &keyed("emit", id, emission())), "invalid_request", "{id:?}");
+    }
+    assert_eq!(host.rows(), before);
+    speaker.output(&host, &request("read_context", json!({})));
+}
+
+/// E02
+#[test]
+fn guidance_describes_what_is_granted_and_allowed_now_and_nothing_else() {
+    let mut host = Host::new();
+    let speaker = host.speaker(&[]);
+    let mut toolbelt = host.toolbelt(&speaker.claimed.execution);
+    let names = |guidance: &Value| -> Vec<String> {
+        let operations = guidance["operations"].as_array().unwrap();
+        operations.iter().map(|operation| operation["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut all: Vec<String> = BUILTINS.map(str::to_owned).into();
+    all.sort();
+    let mut shown = names(&toolbelt.guidance(&speaker.token).unwrap());
+    shown.sort();
+    assert_eq!(shown, all);
+    let mut narrowed = configuration();
+    for place in ["/scopes/demo/operations", "/scopes/demo/bindings/parent/operations"] {
+        *narrowed.pointer_mut(place).unwrap() = json!(["emit"]);
+    }
+    host.publish(&narrowed);
+    assert_eq!(names(&toolbelt.guidance(&speaker.token).unwrap()), ["emit"]);
+    let serving = toolbelt.serving(&speaker.token, "git.credential").unwrap();
+    assert_eq!(serving, json!({"capability": "git.credential", "operations": []}));
+}
