@@ -202,3 +202,67 @@ impl Invariants {
         queries.iter().flat_map(describe).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::note;
+    use super::*;
+
+    /// A store of this release with nothing in it, and an empty journal.
+    fn books() -> (tempfile::TempDir, Invariants) {
+        let base = tempfile::tempdir().unwrap();
+        let state = conduit_store::StateDir::open(&base.path().join("s")).unwrap();
+        drop(conduit_store::Store::open(&state).unwrap());
+        std::fs::create_dir_all(base.path().join("s/runs")).unwrap();
+        let books = Invariants::open(&base.path().join("s"), base.path());
+        (base, books)
+    }
+
+    #[test]
+    fn books_that_agree_have_no_violation() {
+        let (base, mut books) = books();
+        note(base.path(), Fact::Started, "exe_a 1 1 100").unwrap();
+        note(base.path(), Fact::Started, "exe_a 2 1 101").unwrap();
+        note(base.path(), Fact::Rotated, "exe_a forbidden").unwrap();
+        assert_eq!(books.violations_at_rest(0), Vec::<String>::new());
+        assert_eq!(books.unsettled(), Vec::<String>::new());
+        assert_eq!(books.old_tokens_refused, 1);
+    }
+
+    /// The drill is worth nothing if it would not notice.
+    #[test]
+    fn each_broken_promise_is_noticed() {
+        let (base, mut books) = books();
+        note(base.path(), Fact::Started, "exe_a 1 1 100").unwrap();
+        note(base.path(), Fact::Started, "exe_a 1 1 101").unwrap();
+        note(base.path(), Fact::Emitted, "evt_lost").unwrap();
+        note(base.path(), Fact::Created, "wrk_lost").unwrap();
+        note(base.path(), Fact::Rotated, "exe_a accepted").unwrap();
+        note(base.path(), Fact::Refused, "exe_a segment 1: forbidden").unwrap();
+        let other = Connection::open(base.path().join("s/store.db")).unwrap();
+        other
+            .execute_batch(
+                "PRAGMA foreign_keys = OFF;
+                 INSERT INTO attempt_event VALUES ('att_a', 1, 'dispatching', 'x', 0), ('att_a', 2, 'dispatching', 'x', 0);
+                 INSERT INTO reservation VALUES ('att_a', 'active', 0);
+                 INSERT INTO declaration VALUES ('exe_a', 1, 'outcome', '{}', 0, NULL);",
+            )
+            .unwrap();
+        std::fs::create_dir(base.path().join("s/runs/0123456789abcdef")).unwrap();
+        let found = books.violations_at_rest(3).join("\n");
+        for words in [
+            "segment 1 of exe_a began twice",
+            "evt_lost is in the store 0 times",
+            "wrk_lost is not in the store",
+            "a superseded token was not refused",
+            "refused for good",
+            "att_a",
+            "a reservation is held",
+            "a declaration was not applied",
+            "3 acknowledged Events start a Work each, and there are 0 Works",
+        ] {
+            assert!(found.contains(words), "`{words}` is missing in\n{found}");
+        }
+        assert!(!books.unsettled().is_empty(), "a run directory without an execution");
+    }
+}
