@@ -234,7 +234,7 @@ impl Single for ExecutionView {
             ("kernel attempt", or_none(self.attempt_id.as_ref())),
             ("created", with_age(self.created_at, now)),
             ("started", at(self.started_at)),
-            ("deadline", at(self.deadline_at)),
+            ("deadline", at(self.deadline_at.filter(|_| self.finished_at.is_none()))),
             ("finished", at(self.finished_at)),
             ("took", took(self, now)),
             ("code", or_none(self.code.as_ref())),

@@ -8,7 +8,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     #[error(transparent)]
     Store(#[from] conduit_store::Error),
-    #[error("the delivery was accepted before with another content")]
+    #[error("the delivery was accepted before with another content; give the new one a name of its own")]
     DeliveryConflict,
     #[error("the Event that it is to follow from does not exist in this scope")]
     UnknownCause,

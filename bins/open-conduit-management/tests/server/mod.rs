@@ -2,9 +2,10 @@
 
 #![allow(dead_code)] // each test program uses its part
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
@@ -85,6 +86,11 @@ impl Ask {
 impl Server {
     /// Starts the server on a state directory whose first generation is [`configuration`].
     pub fn start() -> Self {
+        Self::start_with(launch)
+    }
+
+    /// As [`Server::start`], with the process started by `launch`, which is told the base directory.
+    pub fn start_with(launch: impl FnOnce(&Path) -> Child) -> Self {
         let base = tempfile::Builder::new().prefix("oc-m-").tempdir_in("/tmp").unwrap();
         let state = StateDir::open(&base.path().join("s")).unwrap();
         let mut store = Store::open(&state).unwrap();
@@ -112,9 +118,17 @@ impl Server {
 
     /// Asks the server to end; whether it said that all went well.
     pub fn stop(&mut self) -> bool {
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
-        kill(pid, Signal::SIGTERM).unwrap();
+        self.ask_to_end();
         self.child.wait().unwrap().success()
+    }
+
+    pub fn ask_to_end(&self) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    }
+
+    /// Waits until the process has ended by itself; whether it said that all went well.
+    pub fn ended(&mut self) -> bool {
+        until("the server ends by itself", || self.child.try_wait().unwrap()).success()
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -197,6 +211,13 @@ impl Server {
         Answer { status, head, bytes: bytes[split..].to_vec() }
     }
 
+    /// As [`Server::get`], for a server that may still be making its credential.
+    pub fn get_when_ready(&self, target: &str) -> Answer {
+        let file = self.state().join("private/operator.token");
+        until("the owner's credential is on disk", || file.exists().then_some(()));
+        self.get(target)
+    }
+
     pub fn get(&self, target: &str) -> Answer {
         self.send(&Ask::new("GET", target).bearer(&self.token()))
     }
@@ -229,9 +250,15 @@ impl Drop for Server {
     }
 }
 
-fn launch(base: &std::path::Path) -> Child {
-    let log = std::fs::File::options().create(true).append(true).open(base.join("log")).unwrap();
-    Command::new(env!("CARGO_BIN_EXE_open-conduit-management"))
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_open-conduit-management");
+
+/// Standard error of a server in this base directory.
+pub fn log_file(base: &Path) -> File {
+    File::options().create(true).append(true).open(base.join("log")).unwrap()
+}
+
+fn launch(base: &Path) -> Child {
+    Command::new(PROGRAM)
         .arg("--state")
         .arg(base.join("s"))
         .arg("--runtime")
@@ -239,7 +266,7 @@ fn launch(base: &std::path::Path) -> Child {
         .arg("--config")
         .arg(base.join("config.json"))
         .stdin(Stdio::null())
-        .stderr(log)
+        .stderr(log_file(base))
         .spawn()
         .unwrap()
 }
