@@ -69,6 +69,9 @@ pub fn run(bin_dir: Option<PathBuf>, rounds: u32, seed: u64) -> (Tally, Vec<Stri
             break;
         }
     }
+    if violations.is_empty() {
+        violations.extend(drill.never_reached());
+    }
     if !violations.is_empty() {
         eprintln!("drill: the suite's directory is kept: {}", suite.keep().display());
     }

@@ -1,5 +1,6 @@
 //! One round after another: keep the Works going, kill one process, look whether everything still holds.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use conduit_api::views::{EmitReply, EmitRequest, WorkReply};
 use conduit_client::{Client, ClientError};
 use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 
@@ -15,7 +17,7 @@ use super::{Tally, WORKS};
 use crate::suite::Suite;
 use crate::until::until_within;
 
-/// Everything that the drill kills, with how often each is drawn.
+/// Every daemon that the drill kills.
 const VICTIMS: [&str; 4] =
     ["open-conduitd", "open-conduit-management", "open-conduit-endpointd", "open-conduit-endpoint"];
 /// Programs that commit to the store, and so can be killed at its failpoints.
@@ -26,6 +28,8 @@ const END: Duration = Duration::from_secs(90);
 const FAILPOINT_END: Duration = Duration::from_secs(10);
 /// How long a run directory, or a token, may disagree with the store.
 const SETTLE_END: Duration = Duration::from_secs(20);
+/// Rounds for each failpoint after which all of them must have been met: two of five rounds are a failpoint's.
+const TURNS_FOR_ALL: u32 = 8;
 /// Latest moment of a kill in its round.
 const MOMENT_MAX_MS: u64 = 250;
 
@@ -48,6 +52,10 @@ pub struct Rounds {
     parents: u64,
     keys: u64,
     seed: u64,
+    /// Failpoints that wait for their turn.
+    deck: Vec<Kill>,
+    /// Failpoints at which a program was killed.
+    reached: BTreeSet<(&'static str, &'static str)>,
     pub tally: Tally,
 }
 
@@ -62,6 +70,8 @@ impl Rounds {
             parents: 0,
             keys: 0,
             seed,
+            deck: Vec::new(),
+            reached: BTreeSet::new(),
             tally: Tally::default(),
         }
     }
@@ -119,22 +129,16 @@ impl Rounds {
         Ok(())
     }
 
+    /// Processes are drawn at random. Failpoints are drawn from a shuffled deck, so that each has its turn.
     fn draw(&mut self) -> Kill {
         if self.random.random_range(0..5) < 3 {
             return Kill::Process(VICTIMS[self.random.random_range(0..VICTIMS.len())]);
         }
-        let points: Vec<&'static str> = conduit_store::failpoint::ALL
-            .iter()
-            .copied()
-            .filter(|name| name.starts_with("store.") || name.starts_with("kernel."))
-            .collect();
-        let name = points[self.random.random_range(0..points.len())];
-        let program = if name.starts_with("store.") {
-            COMMITTERS[self.random.random_range(0..COMMITTERS.len())]
-        } else {
-            COMMITTERS[0]
-        };
-        Kill::Failpoint { name, program }
+        if self.deck.is_empty() {
+            self.deck = every_failpoint();
+            self.deck.shuffle(&mut self.random);
+        }
+        self.deck.pop().unwrap_or(Kill::Process(VICTIMS[0]))
     }
 
     fn kill(&mut self, suite: &Suite, program: &str) {
@@ -151,7 +155,7 @@ impl Rounds {
     }
 
     /// Arms a failpoint, gives the program a reason to pass it, and waits until it has.
-    fn arm(&mut self, suite: &Suite, name: &str, program: &str) -> Vec<String> {
+    fn arm(&mut self, suite: &Suite, name: &'static str, program: &'static str) -> Vec<String> {
         let mut stops = None;
         if name == "kernel.stop_recorded" {
             if let Err(why) = self.start("test.start.linger") {
@@ -183,6 +187,7 @@ impl Rounds {
         if until_within(FAILPOINT_END, || (!file.exists()).then_some(())).is_some() {
             self.tally.kills += 1;
             self.tally.at_failpoints += 1;
+            self.reached.insert((name, program));
         } else if std::fs::remove_file(&file).is_ok() {
             self.tally.not_reached += 1;
             eprintln!("drill: nobody passed {name} in {program}; {} processes", suite.processes(program).len());
@@ -224,6 +229,21 @@ impl Rounds {
         wrong
     }
 
+    /// Failpoints at which nobody was killed, though every one had several turns.
+    pub fn never_reached(&self) -> Vec<String> {
+        let all = every_failpoint();
+        if self.tally.rounds < TURNS_FOR_ALL * u32::try_from(all.len()).unwrap_or(u32::MAX) {
+            return Vec::new();
+        }
+        let missed = all.into_iter().filter_map(|kill| match kill {
+            Kill::Failpoint { name, program } if !self.reached.contains(&(name, program)) => {
+                Some(format!("in {} rounds nobody was killed at {name} in {program}", self.tally.rounds))
+            }
+            Kill::Failpoint { .. } | Kill::Process(_) => None,
+        });
+        missed.collect()
+    }
+
     /// Stops the whole suite with executions running, and starts it again.
     pub fn restart(&mut self, suite: &mut Suite) -> Vec<String> {
         let mut wrong = self.keep_going();
@@ -261,6 +281,15 @@ impl Rounds {
         self.tally.events = self.books.number("SELECT count(*) FROM event");
         self.tally.attempts = self.books.number("SELECT count(*) FROM attempt");
     }
+}
+
+/// Every failpoint of the store, in each program that commits, and every one of the kernel, which the scheduler passes.
+fn every_failpoint() -> Vec<Kill> {
+    let of_store = |name: &&str| name.starts_with("store.");
+    let all = conduit_store::failpoint::ALL;
+    let store = all.iter().filter(|name| of_store(name)).flat_map(|name| COMMITTERS.map(|program| (*name, program)));
+    let kernel = all.iter().filter(|name| !of_store(name)).map(|name| (*name, COMMITTERS[0]));
+    store.chain(kernel).map(|(name, program)| Kill::Failpoint { name, program }).collect()
 }
 
 /// Asks until there is an answer or a refusal that will not change.
