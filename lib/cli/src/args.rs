@@ -72,6 +72,15 @@ mod tests {
         assert!(Exit::ALL.iter().all(|exit| help.contains(exit.meaning())));
     }
 
+    /// A list's own options never share a name with the options of every command.
+    #[test]
+    fn a_list_takes_the_state_directory_and_the_state_that_it_shows() {
+        for list in ["work", "executions", "waits"] {
+            let line = ["open-conduit", list, "list", "--state", "/x", "--in", "running"];
+            assert_eq!(Cli::try_parse_from(line).unwrap().state.as_deref(), Some(std::path::Path::new("/x")));
+        }
+    }
+
     #[test]
     fn global_options_stand_before_or_after_the_command() {
         for line in [

@@ -31,8 +31,8 @@ struct ListArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Only in this state: claimed, running, parked, succeeded, failed, cancelled, timed_out, lost or orphaned
-    #[arg(long)]
-    state: Option<String>,
+    #[arg(long = "in", value_name = "STATE")]
+    in_state: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -58,5 +58,5 @@ pub fn run(args: &ExecutionsArgs, client: &Client, out: &mut Output) -> Result<E
 }
 
 fn list(args: &ListArgs, client: &Client, out: &mut Output) -> Result<()> {
-    out.page(&page::<ExecutionView>(client, "/v1/executions", &args.filter, args.state.as_deref())?)
+    out.page(&page::<ExecutionView>(client, "/v1/executions", &args.filter, args.in_state.as_deref())?)
 }

@@ -32,8 +32,8 @@ struct ListArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Only in this state: pending, matched, timed_out, woken or cancelled
-    #[arg(long)]
-    state: Option<String>,
+    #[arg(long = "in", value_name = "STATE")]
+    in_state: Option<String>,
 }
 
 pub fn run(args: &WaitsArgs, client: &Client, out: &mut Output) -> Result<Exit> {
@@ -46,5 +46,5 @@ pub fn run(args: &WaitsArgs, client: &Client, out: &mut Output) -> Result<Exit> 
 }
 
 fn list(args: &ListArgs, client: &Client, out: &mut Output) -> Result<()> {
-    out.page(&page::<WaitView>(client, "/v1/waits", &args.filter, args.state.as_deref())?)
+    out.page(&page::<WaitView>(client, "/v1/waits", &args.filter, args.in_state.as_deref())?)
 }

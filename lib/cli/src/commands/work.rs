@@ -35,8 +35,8 @@ struct ListArgs {
     #[command(flatten)]
     filter: FilterArgs,
     /// Only in this state: ready, running, waiting, blocked, succeeded, failed or cancelled
-    #[arg(long)]
-    state: Option<String>,
+    #[arg(long = "in", value_name = "STATE")]
+    in_state: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -83,7 +83,7 @@ fn at(work: &WorkId, order: &str) -> String {
 }
 
 fn list(args: &ListArgs, client: &Client, out: &mut Output) -> Result<()> {
-    out.page(&page::<WorkView>(client, "/v1/work", &args.filter, args.state.as_deref())?)
+    out.page(&page::<WorkView>(client, "/v1/work", &args.filter, args.in_state.as_deref())?)
 }
 
 fn order(args: &OneArgs, order: &str, client: &Client, out: &mut Output) -> Result<()> {
