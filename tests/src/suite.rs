@@ -184,6 +184,13 @@ impl Suite {
         until("`open-conduit up` ends", || self.up.try_wait().ok().flatten())
     }
 
+    /// Kills `up` itself, and waits for its end.
+    #[track_caller]
+    pub fn kill_up(&mut self) {
+        self.up.kill().expect("killing `open-conduit up`");
+        self.up.wait().expect("waiting for `open-conduit up`");
+    }
+
     /// What `up` printed since this was last asked.
     pub fn said(&self) -> Vec<String> {
         self.said.try_iter().collect()

@@ -118,6 +118,30 @@ fn a_stop_keeps_executions_and_their_directories_and_a_start_takes_them_over() {
     until("the run directory is gone", || (!run.exists()).then_some(()));
 }
 
+/// U04, E06
+#[test]
+fn a_killed_up_takes_its_daemons_along_and_leaves_executions_to_the_next_one() {
+    let mut suite = host();
+    let (process, work, old) = {
+        let held = suite.hold("hold");
+        held.call("emit", json!({"type": "test.before"})).unwrap();
+        (holder(&suite, &held), held.work.clone(), held.token())
+    };
+    suite.kill_up();
+    until("its daemons are gone", || {
+        ["open-conduitd", "open-conduit-endpointd"].iter().all(|name| suite.processes(name).is_empty()).then_some(())
+    });
+    assert!(process.lives());
+    suite.start_again();
+    let held = until("the token is rotated", || {
+        let held = suite.running(&work);
+        (held.token() != old).then_some(held)
+    });
+    held.call("emit", json!({"type": "test.after"})).unwrap();
+    held.release(1);
+    assert_eq!(suite.ended(&work).state, "succeeded");
+}
+
 /// E06, T12
 #[test]
 fn a_parked_execution_keeps_its_directory_over_a_restart_and_resumes_with_another_token() {
