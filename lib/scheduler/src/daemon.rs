@@ -139,6 +139,7 @@ fn host(
         live: RefCell::new(BTreeMap::new()),
         turn_of: RefCell::new(String::new()),
         wake: Notify::new(),
+        launched: Notify::new(),
     })
 }
 
@@ -235,7 +236,64 @@ async fn finish(host: &Host) {
     while host.live.borrow().values().any(|live| !live.launched.get()) {
         tokio::select! {
             () = sleep_until(end) => return tracing::warn!("segments that were being started are left to the next daemon"),
+            () = host.launched.notified() => {}
             () = host.wake.notified() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+
+    const SECOND_US: i64 = 1_000_000;
+
+    fn pause_since(world: &World, began: Now) -> Duration {
+        next_due(&world.host, &mut Sweeper { due_at_us: i64::MAX }, began)
+    }
+
+    /// A world with one ready Work, due `after_us` from now.
+    async fn ready_in(after_us: i64) -> (World, Now) {
+        let world = World::new();
+        world.ask_for("calm", 1);
+        let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
+        let now = Clock.now();
+        let route = |tx: &conduit_store::Write<'_>| conduit_coordination::routing::route_batch(tx, &snapshot, 9, now);
+        world.host.store.borrow_mut().write(route).unwrap();
+        world.sql(&format!("UPDATE work SET ready_at_us = {}", now.wall.0 + after_us));
+        (world, now)
+    }
+
+    #[tokio::test]
+    async fn with_nothing_due_the_daemon_sleeps_until_it_is_rung() {
+        let world = World::new();
+        assert_eq!(pause_since(&world, Clock.now()), SLEEP_MAX);
+    }
+
+    #[tokio::test]
+    async fn the_daemon_sleeps_until_the_next_retry_and_no_longer() {
+        let (world, now) = ready_in(90 * SECOND_US).await;
+        let pause = pause_since(&world, now);
+        assert!(pause > Duration::from_secs(60) && pause <= Duration::from_secs(90), "{pause:?}");
+    }
+
+    #[tokio::test]
+    async fn a_retry_that_fell_due_while_the_turn_was_taken_gets_a_turn_at_once() {
+        let (world, now) = ready_in(0).await;
+        assert_eq!(pause_since(&world, now.plus(-1)), Duration::ZERO, "the turn began before it was due");
+        assert_eq!(pause_since(&world, now), SLEEP_MAX, "it was due for the turn, and left for want of room");
+    }
+
+    /// T04, T15
+    #[tokio::test]
+    async fn a_sweep_with_nothing_to_do_is_not_taken_again_with_the_next_turn() {
+        let world = World::new();
+        let mut sweeper = Sweeper { due_at_us: 0 };
+        sweeper.sweep_if_due(&world.host);
+        let next = sweeper.due_at_us;
+        assert!(next > Clock.now().wall.0 + 3600 * SECOND_US);
+        sweeper.sweep_if_due(&world.host);
+        assert_eq!(sweeper.due_at_us, next);
     }
 }

@@ -50,6 +50,8 @@ pub struct Host {
     pub turn_of: RefCell<String>,
     /// Rung by the scheduler's own parts: something changed, take a turn.
     pub wake: Notify,
+    /// Rung when a segment has come past its launch, which a shutdown waits for.
+    pub launched: Notify,
 }
 
 impl Host {

@@ -13,6 +13,8 @@ mod host;
 mod outputs;
 mod playbooks;
 mod segment;
+#[cfg(test)]
+mod testing;
 mod turn;
 
 pub use daemon::main;

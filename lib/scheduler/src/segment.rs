@@ -46,6 +46,7 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
     let ended = match start(&host, &claimed).await {
         Ok(Started::Launched(launched)) => {
             live.launched.set(true);
+            host.launched.notify_one();
             watch(&host, &live, &claimed, launched).await
         }
         Ok(Started::Dispatched(attempt)) => Ended::by_evidence(attempt),

@@ -146,3 +146,114 @@ where
         host.wake.notify_one();
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, configuration};
+    use conduit_store::Clock;
+    use serde_json::json;
+
+    /// Runs `test` where segments can be started; what they would do next is dropped with it.
+    async fn locally(test: impl Future<Output = ()>) {
+        tokio::task::LocalSet::new().run_until(test).await;
+    }
+
+    #[tokio::test]
+    async fn one_turn_routes_everything_and_claims_in_turn_up_to_every_limit() {
+        locally(async {
+            let world = World::new();
+            world.ask_for("busy", 70);
+            world.ask_for("calm", 2);
+            take(&world.host).await.unwrap();
+            assert_eq!(world.number("SELECT count(*) FROM event WHERE route IS NULL"), 0);
+            assert_eq!(world.followed(), (2, 1), "three at once, two of a scope");
+            assert_eq!(world.number("SELECT count(*) FROM work WHERE state = 'ready'"), 69);
+            take(&world.host).await.unwrap();
+            assert_eq!(world.followed(), (2, 1), "a turn without room claims nothing");
+            world.forget("busy");
+            take(&world.host).await.unwrap();
+            assert_eq!(world.followed(), (1, 2), "the scope whose turn it is comes first");
+        })
+        .await;
+    }
+
+    /// T07
+    #[tokio::test]
+    async fn a_disabled_scope_keeps_its_works_and_takes_no_turn_until_it_is_enabled_again() {
+        locally(async {
+            let world = World::new();
+            world.ask_for("calm", 1);
+            route(&world.host).await.unwrap();
+            let mut disabled = configuration();
+            disabled["scopes"]["calm"]["enabled"] = json!(false);
+            world.publish(&disabled);
+            take(&world.host).await.unwrap();
+            assert_eq!(
+                (world.followed(), world.number("SELECT count(*) FROM work WHERE state = 'ready'")),
+                ((0, 0), 1)
+            );
+            world.publish(&configuration());
+            take(&world.host).await.unwrap();
+            assert_eq!(world.followed(), (0, 1));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_turn_times_out_what_is_due_and_claims_what_that_wakes() {
+        locally(async {
+            let world = World::new();
+            world.ask_for("calm", 1);
+            take(&world.host).await.unwrap();
+            world.forget("calm");
+            // What the end of a segment that waits leaves behind, overdue.
+            world.sql("UPDATE execution SET state = 'parked', owner = NULL");
+            world.sql("UPDATE work SET state = 'waiting'");
+            world.sql(
+                "INSERT INTO wait (id, work_id, execution_id, scope_id, mode, state, watermark, timeout_at_us, unmatched, created_at_us)
+                 SELECT 'wai_00000000000000000000000001', work_id, id, scope_id, 'any', 'pending', 0, 1, 1, 0 FROM execution",
+            );
+            take(&world.host).await.unwrap();
+            assert_eq!(world.followed(), (0, 1));
+            assert_eq!(world.number("SELECT segment FROM execution"), 2, "it was resumed");
+            assert_eq!(world.number("SELECT count(*) FROM event WHERE type = 'core.wait.timed_out' AND route IS NOT NULL"), 1);
+        })
+        .await;
+    }
+
+    /// M10
+    #[tokio::test]
+    async fn a_stop_is_passed_on_to_its_segment_once() {
+        locally(async {
+            let world = World::new();
+            world.ask_for("calm", 2);
+            route(&world.host).await.unwrap();
+            let claim = |world: &World| {
+                let snapshot = claimable(&world.host, Clock.now()).unwrap().unwrap();
+                let claim = world.host.claim(&snapshot);
+                world.host.store.borrow_mut().write(|tx| executions::claim_next(tx, "", &claim, |_| true, Clock.now()))
+            };
+            let lives: Vec<_> = (0..2)
+                .map(|_| {
+                    let claimed = claim(&world).unwrap().unwrap();
+                    follow(&world.host, claimed.execution.clone(), claimed.scope, |_, _| std::future::pending());
+                    (claimed.execution.clone(), Rc::clone(&world.host.live.borrow()[&claimed.execution]))
+                })
+                .collect();
+            let cancel =
+                |tx: &conduit_store::Write<'_>| executions::cancel(tx, &lives[0].0, "operator:local", Clock.now());
+            world.host.store.borrow_mut().write(cancel).unwrap();
+            for _ in 0..2 {
+                pass_stops_on(&world.host).unwrap();
+            }
+            let told = async |live: &Live| {
+                tokio::select! { biased; () = live.stop.notified() => true, () = std::future::ready(()) => false }
+            };
+            assert!(told(&lives[0].1).await);
+            assert!(!told(&lives[0].1).await, "once");
+            assert!(!told(&lives[1].1).await, "nobody asked");
+        })
+        .await;
+    }
+}
