@@ -81,6 +81,22 @@ mod tests {
         }
     }
 
+    /// A command's own option would hide a global one of the same name, which `up` and `demo` mean alike.
+    #[test]
+    fn no_command_gives_a_global_option_another_meaning() {
+        fn check(command: &clap::Command, globals: &[String]) {
+            for inner in command.get_subcommands().filter(|inner| !["up", "demo", "help"].contains(&inner.get_name())) {
+                for arg in inner.get_arguments().filter(|arg| !arg.is_global_set()) {
+                    assert!(!globals.contains(&arg.get_id().to_string()), "{} {}", inner.get_name(), arg.get_id());
+                }
+                check(inner, globals);
+            }
+        }
+        let command = Cli::command();
+        let globals = command.get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string());
+        check(&command, &globals.collect::<Vec<_>>());
+    }
+
     #[test]
     fn global_options_stand_before_or_after_the_command() {
         for line in [

@@ -75,11 +75,15 @@ impl Failure {
         }
     }
 
-    /// The name under which the same order can be given again without doing it twice.
+    /// The name under which an order that may have been carried out can be given again without doing it twice.
     fn request_id(&self) -> Option<&str> {
         match self {
-            Self::Call { error, request_id } if error.may_retry() => request_id.as_deref(),
-            _ => None,
+            Self::Call { error, request_id } => match **error {
+                ClientError::AnswerLost { .. } => request_id.as_deref(),
+                ClientError::Refused { .. } if error.may_retry() => request_id.as_deref(),
+                _ => None, // nothing was sent, or the same order will be refused again
+            },
+            Self::Usage(_) | Self::Faults(_) => None,
         }
     }
 

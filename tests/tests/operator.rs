@@ -1,0 +1,125 @@
+//! The operator's command on a running suite, as a person or a script uses it.
+
+use std::process::{Command, Output, Stdio};
+
+use conduit_tests::{Suite, config};
+use serde_json::{Value, json};
+
+/// A suite whose one binding says hello and declares how it went.
+fn suite() -> Suite {
+    Suite::start(|_| {
+        let mut greet = config::script(
+            "echo hello; os emit test.said '{}' >/dev/null; os outcome succeeded --summary 'it said hello'",
+        );
+        greet["deadline_s"] = json!(60);
+        config::one_scope(
+            json!({"greet": greet}),
+            json!([{"match": {"type": "test.asked"}, "effect": "start", "binding": "greet"}]),
+        )
+    })
+}
+
+/// Runs `open-conduit` with the directories of the suite alone: socket and credential are discovered.
+fn conduit(suite: &Suite, words: &[&str]) -> Output {
+    Command::new(suite.programs().join("open-conduit"))
+        .args(words)
+        .arg("--state")
+        .arg(suite.state())
+        .arg("--runtime")
+        .arg(&suite.places().runtime)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn answered(suite: &Suite, words: &[&str]) -> String {
+    let output = conduit(suite, words);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn document(suite: &Suite, words: &[&str]) -> Value {
+    let text = answered(suite, &[words, &["--json"]].concat());
+    assert_eq!(text.lines().count(), 1, "one document on one line");
+    serde_json::from_str(&text).unwrap()
+}
+
+#[track_caller]
+fn refused(suite: &Suite, words: &[&str]) -> (i32, String) {
+    let output = conduit(suite, words);
+    assert!(output.stdout.is_empty(), "{words:?}");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// M02, M13, M14
+#[test]
+fn an_operator_follows_an_event_to_its_outcome_with_nothing_but_the_command() {
+    let suite = suite();
+    // The very first command finds no credential yet: it is made when the server starts, which dialling does.
+    assert!(answered(&suite, &["health"]).starts_with("status         ok"));
+    let event = answered(&suite, &["emit", "test.asked", r#"{"n":1}"#, "--scope", "test", "--request-id", "once"]);
+    let event = event.trim();
+    assert_eq!(
+        answered(&suite, &["emit", "test.asked", r#"{"n":1}"#, "--scope", "test", "--request-id", "once"]).trim(),
+        event
+    );
+    let work = conduit_tests::until("the event started a Work", || {
+        document(&suite, &["work", "list"])["items"][0]["id"].as_str()?.parse().ok()
+    });
+    assert_eq!(suite.ended(&work).state, "succeeded");
+
+    let chain = answered(&suite, &["events", "chain", event]);
+    assert!(
+        chain.lines().count() == 5 && chain.contains("├─ test.said") && chain.contains("└─ core.work.finished"),
+        "{chain}"
+    );
+    let list = answered(&suite, &["work"]);
+    assert!(list.contains(work.as_str()) && list.contains("it said hello"), "{list}");
+    let artifact = document(&suite, &["artifacts", "list", "--work", work.as_str()])["items"][0].clone();
+    assert_eq!(answered(&suite, &["artifacts", "cat", artifact["id"].as_str().unwrap()]), "hello\n");
+    let execution = document(&suite, &["executions", "list", "--work", work.as_str(), "--in", "succeeded"]);
+    assert_eq!(execution["items"].as_array().unwrap().len(), 1);
+
+    // The table and the document are of one view.
+    let view = document(&suite, &["work", "get", work.as_str()]);
+    let shown = answered(&suite, &["work", "get", work.as_str()]);
+    for field in ["id", "binding", "state", "created_event_id"] {
+        assert!(shown.contains(view[field].as_str().unwrap()), "{field}: {shown}");
+    }
+
+    let (code, said) = refused(&suite, &["work", "cancel", work.as_str()]);
+    assert!(code == 1 && said.contains("illegal_state"), "{code} {said}");
+    let (code, _) = refused(&suite, &["work", "get", "wrk_00000000000000000000000000"]);
+    assert_eq!(code, 3);
+}
+
+/// C01, C06, T07
+#[test]
+fn an_operator_checks_and_applies_a_configuration_with_nothing_but_the_command() {
+    let suite = suite();
+    let file = suite.home().join("next.json");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, r#"{"version": 1, "scopes": {"test": {"enabled": null, "enabled": true}, "X": {}}}"#)
+        .unwrap();
+    for words in [["config", "validate", path], ["config", "apply", path]] {
+        let (code, said) = refused(&suite, &words);
+        assert_eq!(code, 1, "{said}");
+        for fault in
+            ["/scopes/test/enabled  null_value", "/scopes/test/enabled  duplicate_key", "/scopes/X  invalid_name"]
+        {
+            assert!(said.contains(fault), "{fault}: {said}");
+        }
+    }
+    let next = json!({"version": 1, "scopes": {"test": {"events": ["test", "more"]}}});
+    std::fs::write(&file, next.to_string()).unwrap();
+    assert!(answered(&suite, &["config", "validate", path]).starts_with("valid  "));
+    let (code, said) = refused(&suite, &["config", "apply", path, "--expected-generation", "7"]);
+    assert!(code == 1 && said.contains("generation_conflict"), "{code} {said}");
+    assert_eq!(answered(&suite, &["config", "apply", path, "--expected-generation", "1"]), "generation 2 is active\n");
+    assert_eq!(document(&suite, &["config", "show"])["config"]["scopes"]["test"]["events"], json!(["more", "test"]));
+    answered(&suite, &["emit", "more.x", "--scope", "test"]);
+    assert!(answered(&suite, &["scopes"]).contains("test"));
+}
