@@ -4,6 +4,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::{Error, Result, doing};
@@ -36,6 +37,9 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     let mut conn = Connection::open_with_flags(path, flags).map_err(doing("opening the store"))?;
     conn.busy_handler(Some(busy)).map_err(doing("setting up the store"))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    // Without it, SQLite compiles a cached statement with a bound LIMIT anew each time that it is bound: its plan could
+    // depend on the value. Ours must not, and a `read_context` would spend most of its time on it.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(doing("setting up the store"))?;
     let mode: String = conn
         .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
         .map_err(doing("choosing the journal"))?;
@@ -50,4 +54,21 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     conn.pragma_update(None, "foreign_keys", true).map_err(doing("setting up the store"))?;
     conn.pragma_update(None, "cache_size", -2048).map_err(doing("setting up the store"))?;
     Ok(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cached_statement_with_a_bound_limit_is_compiled_once() {
+        let base = tempfile::tempdir().unwrap();
+        let conn = open(&base.path().join("x.db"), "FULL").unwrap();
+        conn.execute_batch("CREATE TABLE t (a INTEGER PRIMARY KEY) STRICT; INSERT INTO t VALUES (1), (2)").unwrap();
+        for _ in 0..3 {
+            let mut statement = conn.prepare_cached("SELECT a FROM t ORDER BY a LIMIT ?1").unwrap();
+            assert_eq!(statement.query_row([1], |row| row.get::<_, i64>(0)).unwrap(), 1);
+            assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0);
+        }
+    }
 }
