@@ -13,21 +13,24 @@ waits=$(os context '/waits/*/id')
 if [ -z "$waits" ]; then
     # The first segment: look, hand each directory to a child Work, and wait for all of them.
     repo=$(os context /inputs/0/data/repository)
-    directories=$(git_ -c core.quotePath=false ls-tree -d --name-only HEAD | head -n "$most")
+    # One name a line; what cannot stand in one line, or in JSON as it is, is shown as a question mark.
+    directories=$(git_ ls-tree -d -z --name-only HEAD | tr '\001-\037' '?' | tr '\000' '\n' | head -n "$most")
     loose=$(git_ ls-tree -l HEAD | awk '$2 == "blob"' | wc -l)
     os emit demo.survey.looked "{\"files_at_the_top\":$loose}" >/dev/null
     if [ -z "$directories" ]; then
         os outcome succeeded "{\"directories\":0,\"files\":$loose,\"bytes\":$(git_ ls-tree -l HEAD | awk '{ print $4 }' | sum)}"
         exit 0
     fi
-    printf '%s\n' "$directories" > "$TMPDIR/survey.$$"
-    trap 'rm -f "$TMPDIR/survey.$$"' EXIT
+    # The working directory is this execution's own run directory.
+    printf '%s\n' "$directories" > directories
     set --
     while IFS= read -r directory; do
-        child=$(os create-work count "{\"repository\":$(json "$repo"),\"directory\":$(json "$directory")}" --title "count $directory")
+        title="count $directory"
+        [ "${#title}" -le 80 ] || title=count
+        child=$(os create-work count "{\"repository\":$(json "$repo"),\"directory\":$(json "$directory")}" --title "$title")
         set -- "$@" --for "core.work.finished,work=$child"
         echo "handed $directory to $child"
-    done < "$TMPDIR/survey.$$"
+    done < directories
     os wait --all --timeout 10m "$@"
     echo "waiting for them all"
     exit 0
