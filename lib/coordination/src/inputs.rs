@@ -1,8 +1,9 @@
 //! Inputs: Events that a Work is to know.
 //!
 //! `queued` for its next segment, `delivered` to the one that runs, `acknowledged` when that one has ended. An input
-//! that routing had queued for a Work and that no segment was told of when the Work ends goes back to routing, so
-//! that it is not lost. What the Work was made from stays with it: it would only start the same Work once more.
+//! that routing gave to this Work and that no segment was told of when the Work ends goes back to routing, so that it
+//! is not lost. What the Work was made from or waited for stays with it: it would only start the same Work once more,
+//! or happen a second time to the Work that routing gave it to.
 
 use conduit_api::{EventId, ExecutionId, WorkId};
 use conduit_store::{Read, Write, column_id, named_params};
@@ -10,44 +11,53 @@ use conduit_store::{Read, Write, column_id, named_params};
 use crate::error::Result;
 
 const ADD: &str = "
-    INSERT INTO work_input (work_id, seq, state, execution_id) VALUES (:work, :seq, :state, :execution)
-    ON CONFLICT (work_id, seq) DO NOTHING";
+    INSERT INTO work_input (work_id, seq, state, execution_id, effect) VALUES (:work, :seq, :state, :execution, :effect)
+    ON CONFLICT (work_id, seq) DO UPDATE SET effect = :effect WHERE effect IS NULL AND :effect IS NOT NULL";
 const DELIVER: &str = "
-    UPDATE work_input SET state = 'delivered', execution_id = :execution WHERE work_id = :work AND state = 'queued'";
+    UPDATE work_input INDEXED BY work_input_state SET state = 'delivered', execution_id = :execution
+     WHERE work_id = :work AND state = 'queued'";
 const NEWEST: &str = "
-    SELECT i.seq, e.id FROM work_input i JOIN event e ON e.seq = i.seq
+    SELECT i.seq, e.id FROM work_input i INDEXED BY work_input_state JOIN event e ON e.seq = i.seq
      WHERE i.work_id = :work AND i.execution_id = :execution AND i.state = 'delivered' ORDER BY i.seq DESC LIMIT 1";
 const ACKNOWLEDGE: &str = "
-    UPDATE work_input SET state = 'acknowledged' WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
+    UPDATE work_input INDEXED BY work_input_state SET state = 'acknowledged'
+     WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
 const UNTELL: &str = "
-    UPDATE work_input SET state = 'queued', execution_id = NULL WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
+    UPDATE work_input INDEXED BY work_input_state SET state = 'queued', execution_id = NULL
+     WHERE work_id = :work AND execution_id = :execution AND state = 'delivered'";
 const UNSEEN: &str = "
-    SELECT i.seq FROM work_input i JOIN event e ON e.seq = i.seq
-     WHERE i.work_id = :work AND i.state = 'queued' AND e.route IN ('queue', 'inject', 'interrupt', 'wake') ORDER BY i.seq";
+    SELECT seq FROM work_input INDEXED BY work_input_state
+     WHERE work_id = :work AND state = 'queued' AND effect IS NOT NULL ORDER BY seq";
 const REROUTE: &str = "UPDATE event SET route = NULL WHERE seq = :seq";
 const FORGET: &str = "DELETE FROM work_input WHERE work_id = :work AND seq = :seq";
-const KNOWN: &str = "SELECT coalesce(max(seq), 0) FROM work_input WHERE work_id = :work AND state <> 'queued'";
+// One seek for each of the two states: the newest of both is the greater of the two.
+const KNOWN: &str = "
+    SELECT max(coalesce((SELECT max(seq) FROM work_input INDEXED BY work_input_state WHERE work_id = :work AND state = 'delivered'), 0),
+               coalesce((SELECT max(seq) FROM work_input INDEXED BY work_input_state WHERE work_id = :work AND state = 'acknowledged'), 0))";
 const WAKES: &str = "
-    SELECT EXISTS (SELECT 1 FROM work_input i JOIN event e ON e.seq = i.seq
-                    WHERE i.work_id = :work AND i.state = 'queued' AND e.route IN ('interrupt', 'wake'))";
+    SELECT EXISTS (SELECT 1 FROM work_input INDEXED BY work_input_state
+                    WHERE work_id = :work AND state = 'queued' AND effect IN ('interrupt', 'wake'))";
 
-/// Queues an Event for the Work's next segment.
-pub fn queue(tx: &Write<'_>, work: &WorkId, seq: i64) -> Result<()> {
-    tx.execute(
-        "queueing an input",
-        ADD,
-        named_params! { ":work": work.as_str(), ":seq": seq, ":state": "queued", ":execution": None::<&str> },
-    )?;
-    Ok(())
+/// Queues what the Work was made from, or waited for, for its next segment.
+pub(crate) fn queue(tx: &Write<'_>, work: &WorkId, seq: i64) -> Result<()> {
+    add(tx, work, seq, None, None)
+}
+
+/// Queues what routing gives to the Work, for `effect`.
+pub(crate) fn queue_for(tx: &Write<'_>, work: &WorkId, seq: i64, effect: &str) -> Result<()> {
+    add(tx, work, seq, None, Some(effect))
 }
 
 /// Shows an Event to the segment that runs.
-pub fn inject(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId, seq: i64) -> Result<()> {
-    tx.execute(
-        "injecting an input",
-        ADD,
-        named_params! { ":work": work.as_str(), ":seq": seq, ":state": "delivered", ":execution": execution.as_str() },
-    )?;
+pub(crate) fn inject(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId, seq: i64) -> Result<()> {
+    add(tx, work, seq, Some(execution), Some("inject"))
+}
+
+fn add(tx: &Write<'_>, work: &WorkId, seq: i64, told: Option<&ExecutionId>, effect: Option<&str>) -> Result<()> {
+    let state = if told.is_some() { "delivered" } else { "queued" };
+    tx.execute("adding an input", ADD, named_params! {
+        ":work": work.as_str(), ":seq": seq, ":state": state, ":execution": told.map(ExecutionId::as_str), ":effect": effect,
+    })?;
     Ok(())
 }
 
@@ -84,7 +94,7 @@ pub(crate) fn untell(tx: &Write<'_>, work: &WorkId, execution: &ExecutionId) -> 
     Ok(())
 }
 
-/// The Work has ended; what routing had queued for it and no segment was told of is routed again.
+/// The Work has ended; what routing gave to it and no segment was told of is routed again.
 pub(crate) fn reroute(tx: &Write<'_>, work: &WorkId) -> Result<()> {
     let unseen = tx.all("returning inputs to routing", UNSEEN, named_params! { ":work": work.as_str() }, |row| {
         row.get::<_, i64>("seq")

@@ -8,7 +8,7 @@ pub mod artifacts;
 pub mod error;
 pub mod events;
 pub mod executions;
-pub mod inputs;
+mod inputs;
 pub mod queries;
 pub mod routes;
 pub mod routing;

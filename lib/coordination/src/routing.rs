@@ -105,7 +105,7 @@ fn route_one(
         Effect::Drop => Ok(effect.name()),
         Effect::Start { binding } => match &key_owner {
             Some(owner) => {
-                inputs::queue(tx, owner, event.seq)?;
+                inputs::queue_for(tx, owner, event.seq, "queue")?;
                 Ok("queue")
             }
             None => start(tx, snapshot, event, binding, now, unmatched),
@@ -159,17 +159,17 @@ fn apply(tx: &Write<'_>, effect: &Effect, target: &WorkId, seq: i64, now: Now, i
     match (effect, running) {
         (Effect::Inject, Some(execution)) => inputs::inject(tx, target, &execution, seq),
         (Effect::Interrupt, Some(_)) => {
-            inputs::queue(tx, target, seq)?;
+            inputs::queue_for(tx, target, seq, effect.name())?;
             *interrupted |= executions::interrupt(tx, target)?;
             Ok(())
         }
         (Effect::Interrupt | Effect::Wake, None) => {
-            inputs::queue(tx, target, seq)?;
+            inputs::queue_for(tx, target, seq, effect.name())?;
             if work::make_ready(tx, target, now)? {
                 waits::cancel_pending(tx, target, waits::Ended::Woken, now)?;
             }
             Ok(())
         }
-        _ => inputs::queue(tx, target, seq),
+        _ => inputs::queue_for(tx, target, seq, effect.name()),
     }
 }

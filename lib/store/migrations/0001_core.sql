@@ -111,8 +111,10 @@ CREATE TABLE work_input (
     seq          INTEGER NOT NULL REFERENCES event (seq),
     state        TEXT    NOT NULL CHECK (state IN ('queued', 'delivered', 'acknowledged')),
     execution_id TEXT,
+    effect       TEXT CHECK (effect IN ('queue', 'inject', 'interrupt', 'wake')), -- what routing gave it to this Work for; none when it was waited for or made with the Work
     PRIMARY KEY (work_id, seq)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX work_input_state ON work_input (work_id, state, seq);
 
 CREATE TABLE execution (
     id               TEXT    PRIMARY KEY,

@@ -209,3 +209,43 @@ fn an_interrupted_segment_is_told_again_of_everything_and_of_what_interrupted_it
         assert_eq!(host.input(&again.work, seq), "delivered");
     }
 }
+
+/// What one Work waited for and another was given: the end of the first is not the Event's end.
+#[test]
+fn an_event_that_another_work_was_given_does_not_happen_again_when_the_one_that_waited_for_it_ends() {
+    for effect in ["start", "queue", "inject", "interrupt"] {
+        let mut host = Host::new();
+        let waiting = host.create("demo", &[]);
+        let running = host.run();
+        let kind = format!("demo.{effect}");
+        host.wait(&running, &json!({"mode": "any", "predicates": [{"type": kind, "correlation_key": "k"}]}), false);
+        let owner = host.create("demo", &["k"]);
+        host.pass(SECOND);
+        let seq = host.say(&crate::support::Said { key: Some("k"), ..said(&kind) });
+        let routed = host.routed(seq);
+        assert_eq!(
+            (host.input(&waiting, seq), host.input(&owner, seq)),
+            ("queued".into(), "queued".into()),
+            "{effect}"
+        );
+        let told = host.run();
+        assert_eq!(told.work, owner);
+        host.complete(&told, &SegmentEnd::Succeeded);
+        host.cancel_work(&waiting).unwrap();
+        host.route();
+        assert_eq!(host.routed(seq), routed, "{effect}");
+        assert_eq!(host.number("SELECT count(*) FROM work"), 2, "{effect} started no third Work");
+    }
+}
+
+#[test]
+fn an_event_that_ended_a_wait_says_so_whatever_becomes_of_the_work_that_waited() {
+    let mut host = Host::new();
+    let work = host.create("demo", &["k"]);
+    let running = host.run();
+    host.wait(&running, &json!({"mode": "any", "predicates": [{"type": "demo.answer"}]}), false);
+    let seq = host.say(&crate::support::Said { key: Some("k"), ..said("demo.answer") });
+    host.cancel_work(&work).unwrap();
+    host.route();
+    assert_eq!(host.routed(seq), "wake");
+}
