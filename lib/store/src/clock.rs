@@ -23,6 +23,29 @@ impl Now {
     }
 }
 
+/// Where a transaction takes its time from, once it has begun: the machine's clocks, or a reading chosen before.
+pub trait TimeSource {
+    fn now(&self) -> Now;
+}
+
+impl TimeSource for Clock {
+    fn now(&self) -> Now {
+        Self::now(*self)
+    }
+}
+
+impl TimeSource for Now {
+    fn now(&self) -> Now {
+        *self
+    }
+}
+
+impl<T: TimeSource + ?Sized> TimeSource for &T {
+    fn now(&self) -> Now {
+        (**self).now()
+    }
+}
+
 /// The machine's clocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock;

@@ -19,7 +19,7 @@ mod open;
 pub mod state;
 pub mod tx;
 
-pub use clock::{Clock, Now};
+pub use clock::{Clock, Now, TimeSource};
 pub use error::{Error, Result};
 pub use id::mint;
 pub use lease::Fence;

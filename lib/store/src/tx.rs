@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use rusqlite::{Connection, Params, Row, TransactionBehavior};
 
-use crate::clock::Now;
+use crate::clock::{Now, TimeSource};
 use crate::error::{Error, Result, doing};
 use crate::failpoint;
 use crate::lease::{self, Demand, Fence};
@@ -60,18 +60,20 @@ impl Store {
         Ok(done)
     }
 
-    /// Runs `change` and commits it, provided that `demand` holds for `fence` at `now` (T05).
+    /// Runs `change` and commits it, provided that `demand` holds for `fence` (T05).
     ///
+    /// The time is taken from `time` after the lock: a wait for it makes nothing live longer (T03).
     /// SQLite admits one writer at a time, whatever the process, so what the guard reads cannot change before the
     /// commit. If it does not hold, nothing is written. Errors: `authority_released`, `forbidden`, and `change`'s own.
     pub fn fenced<T, E: From<Error>>(
         &mut self,
         fence: &Fence,
         demand: &Demand,
-        now: Now,
+        time: impl TimeSource,
         change: impl FnOnce(&Fenced<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         self.write(|tx| {
+            let now = time.now();
             lease::guard(tx, fence, demand, now)?;
             change(&Fenced { write: tx, held: fence, now })
         })
@@ -82,11 +84,11 @@ impl Store {
         &mut self,
         fence: &Fence,
         demand: &Demand,
-        now: Now,
+        time: impl TimeSource,
         look: impl FnOnce(&Read<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         self.read(|tx| {
-            lease::guard(tx, fence, demand, now)?;
+            lease::guard(tx, fence, demand, time.now())?;
             look(tx)
         })
     }

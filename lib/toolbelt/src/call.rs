@@ -9,7 +9,7 @@ use conduit_api::{ApiError, Code, ExecutionId, json};
 use conduit_config::{Snapshot, SnapshotCache};
 use conduit_store::digest::Sha256Digest;
 use conduit_store::history::{History, ToolbeltRecord};
-use conduit_store::{Clock, Now, StateDir, Store};
+use conduit_store::{Clock, Now, StateDir, Store, TimeSource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -56,48 +56,66 @@ impl Toolbelt {
     ///
     /// `header_key` is the `Idempotency-Key` header, which stands in for an absent `request_id` (T14).
     pub fn call(&mut self, bearer: &str, request: &CallRequest, header_key: Option<&str>) -> Result<Called, ApiError> {
-        self.call_at(bearer, request, header_key, Clock.now())
+        self.call_at(bearer, request, header_key, Clock)
     }
 
-    /// [`Toolbelt::call`] at a time of the caller's choice.
+    /// [`Toolbelt::call`] by a clock of the caller's choice.
     pub fn call_at(
         &mut self,
         bearer: &str,
         request: &CallRequest,
         header_key: Option<&str>,
-        now: Now,
+        time: impl TimeSource,
     ) -> Result<Called, ApiError> {
         let request_id = request.request_id.as_deref().or(header_key);
-        let mut known = None;
-        let done =
-            check_request_id(request_id).and_then(|()| self.dispatch(bearer, request, request_id, now, &mut known));
-        self.record(known.as_ref(), &request.operation, request_id, done.as_ref().map(|_| ()), now);
-        done.map_err(|error| {
-            log(&error, &self.execution);
-            error.to_api()
-        })
+        let mut seen = None;
+        let done = self.dispatch(bearer, request, request_id, &time, &mut seen);
+        self.answered(seen.as_ref(), &request.operation, request_id, done, time.now())
     }
 
     /// The guidance of what the bearer may call (E02).
     pub fn guidance(&mut self, bearer: &str) -> Result<Value, ApiError> {
-        self.look(bearer, |token, snapshot| {
+        self.look("guidance", bearer, |token, snapshot| {
             guidance::of(token, |name| snapshot.authorize_operation(&token.scope, name))
         })
     }
 
     /// Which of the bearer's operations serve `capability` (E02). Builtins serve none.
     pub fn serving(&mut self, bearer: &str, capability: &str) -> Result<Value, ApiError> {
-        self.look(bearer, |_, _| serde_json::json!({"capability": capability, "operations": []}))
+        self.look("serving", bearer, |_, _| serde_json::json!({"capability": capability, "operations": []}))
     }
 
-    fn look(&mut self, bearer: &str, show: impl FnOnce(&TokenRecord, &Snapshot) -> Value) -> Result<Value, ApiError> {
+    fn look(
+        &mut self,
+        what: &'static str,
+        bearer: &str,
+        show: impl FnOnce(&TokenRecord, &Snapshot) -> Value,
+    ) -> Result<Value, ApiError> {
         let now = Clock.now();
+        let mut seen = None;
         let looked = self.known(bearer).and_then(|known| {
+            seen.clone_from(&known.token);
             let authorized = check::authorize_look(known.token, &self.assertions(None), now)?;
             self.store.fenced_read(authorized.fence(), authorized.demand(), now, |_| Ok::<_, Error>(()))?;
             Ok(show(authorized.token(), &known.snapshot))
         });
-        looked.map_err(|error| error.to_api())
+        self.answered(seen.as_ref(), what, None, looked, now)
+    }
+
+    /// Keeps a record of what was asked and how it ended, and turns a fault into what the caller is told.
+    fn answered<T>(
+        &mut self,
+        token: Option<&TokenRecord>,
+        operation: &str,
+        request_id: Option<&str>,
+        done: Result<T>,
+        now: Now,
+    ) -> Result<T, ApiError> {
+        self.record(token, operation, request_id, done.as_ref().map(|_| ()), now);
+        done.map_err(|error| {
+            log(&error, &self.execution);
+            error.to_api()
+        })
     }
 
     /// Writes the records that have gathered. Call it when nothing else is to be done, and before the end.
@@ -137,44 +155,46 @@ impl Toolbelt {
         bearer: &str,
         request: &CallRequest,
         request_id: Option<&str>,
-        now: Now,
+        time: &dyn TimeSource,
         seen: &mut Option<TokenRecord>,
     ) -> Result<Called> {
         let Known { token, snapshot } = self.known(bearer)?;
         seen.clone_from(&token);
         let assertions = self.assertions(Some(request));
-        let call = Call { bearer: token::digest(bearer), input: &request.input, request_id, now };
+        let call = Call { bearer: token::digest(bearer), input: &request.input, request_id, time };
+        let now = time.now();
         match request.operation.as_str() {
             operation::READ_CONTEXT => {
                 let authorized = check::authorize::<ReadContext>(token, &assertions, &snapshot, now)?;
-                read_input::<Nothing>(&request.input)?;
-                let view = self
-                    .store
-                    .fenced_read(authorized.fence(), authorized.demand(), now, |r| context::read(r, &authorized))?;
+                let view = self.store.fenced_read(authorized.fence(), authorized.demand(), time, |r| {
+                    check_request_id(request_id)?;
+                    read_input::<Nothing>(&request.input)?;
+                    context::read(r, &authorized)
+                })?;
                 Ok(Called { response: CallResponse { replayed: false, output: to_value(&view)? }, ring: false })
             }
             operation::EMIT => {
                 let authorized = check::authorize::<Emit>(token, &assertions, &snapshot, now)?;
-                self.commit(&call, &authorized, true, |tx, input| {
+                self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
                     let (output, replayed) = operations::emit(tx, &authorized, input, request_id, &snapshot)?;
                     Ok((to_value(&output)?, replayed))
                 })
             }
             operation::CREATE_WORK => {
                 let authorized = check::authorize::<CreateWork>(token, &assertions, &snapshot, now)?;
-                self.commit(&call, &authorized, true, |tx, input| {
+                self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
                     Ok((to_value(&operations::create_work(tx, &authorized, input, request_id, &snapshot)?)?, false))
                 })
             }
             operation::WAIT => {
                 let authorized = check::authorize::<Wait>(token, &assertions, &snapshot, now)?;
-                self.commit(&call, &authorized, false, |tx, input| {
+                self.commit(&call, &authorized, Replay::Refused, |tx, input| {
                     Ok((to_value(&operations::wait(tx, &authorized, input)?)?, false))
                 })
             }
             operation::DECLARE_OUTCOME => {
                 let authorized = check::authorize::<DeclareOutcome>(token, &assertions, &snapshot, now)?;
-                self.commit(&call, &authorized, false, |tx, input| {
+                self.commit(&call, &authorized, Replay::Refused, |tx, input| {
                     Ok((to_value(&operations::declare_outcome(tx, &authorized, input)?)?, false))
                 })
             }
@@ -192,16 +212,16 @@ impl Toolbelt {
         &mut self,
         call: &Call<'_>,
         authorized: &Authorized<O>,
-        ring: bool,
+        replay: Replay,
         run: impl FnOnce(&conduit_store::Fenced<'_>, &I) -> Result<(Value, bool)>,
     ) -> Result<Called> {
         let digest = replay::request_digest(O::NAME, call.input);
-        // A declaration releases authority, so its repetition is refused by the fence and never replayed (T14).
-        let replayable = call.request_id.filter(|_| ring);
-        self.store.fenced(authorized.fence(), authorized.demand(), call.now, |tx| {
-            // What was looked up before the lock may have been revoked since.
+        let replayable = call.request_id.filter(|_| replay == Replay::Recorded);
+        self.store.fenced(authorized.fence(), authorized.demand(), call.time, |tx| {
+            // What was looked up before the lock may have been revoked, or have expired, since.
             let token = token::lookup(tx, &call.bearer)?;
-            check::live(token.as_ref(), call.now).map_err(|rule| Error::Refused { rule })?;
+            check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
+            check_request_id(call.request_id)?;
             if let Some(request_id) = replayable
                 && let Some(output) = replay::find(tx, O::NAME, request_id, &digest)?
             {
@@ -212,7 +232,7 @@ impl Toolbelt {
             if let Some(request_id) = replayable {
                 replay::store(tx, O::NAME, request_id, &digest, &output)?;
             }
-            Ok(Called { response: CallResponse { replayed, output }, ring: ring && !replayed })
+            Ok(Called { response: CallResponse { replayed, output }, ring: replay.rings() && !replayed })
         })
     }
 
@@ -252,7 +272,23 @@ struct Call<'c> {
     bearer: Sha256Digest,
     input: &'c Map<String, Value>,
     request_id: Option<&'c str>,
-    now: Now,
+    time: &'c dyn TimeSource,
+}
+
+/// What the same request, asked again, gets (T14).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Replay {
+    /// The recorded answer.
+    Recorded,
+    /// A refusal by the fence: the operation is a declaration, which releases authority.
+    Refused,
+}
+
+impl Replay {
+    /// Whether the scheduler acts on what was committed; on a declaration it acts when the process has ended.
+    const fn rings(self) -> bool {
+        matches!(self, Self::Recorded)
+    }
 }
 
 /// The input of an operation that takes none.

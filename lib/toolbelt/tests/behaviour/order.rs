@@ -1,6 +1,9 @@
 //! The order of the checks, what a refusal says, and what a configuration revokes.
 
+use std::cell::Cell;
+
 use conduit_api::{ApiError, ExecutionId, WorkId};
+use conduit_store::{Now, TimeSource};
 use serde_json::json;
 
 use crate::support::{BUILTINS, HOUR, Host, configuration, emission, keyed, request};
@@ -72,6 +75,78 @@ fn each_check_refuses_in_its_order_and_the_caller_learns_nothing_of_which() {
         host.number("SELECT count(*) FROM event WHERE execution_id IS NOT NULL"),
         1,
         "only the last was carried out"
+    );
+}
+
+/// T05, T06: whether a request is well formed is nobody's business who may not make it.
+#[test]
+fn a_malformed_request_is_told_so_only_where_it_would_be_carried_out() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let malformed = |operation: &str| {
+        [keyed(operation, &"r".repeat(200), input_of(operation)), request(operation, json!({"stray": 1}))]
+    };
+    let said = |host: &Host, speaker: &mut crate::support::Speaker, code: &str| {
+        for call in BUILTINS.iter().flat_map(|operation| malformed(operation)) {
+            assert_eq!(speaker.refusal(host, &call), code, "{call:?}");
+        }
+    };
+    said(&host, &mut speaker, "invalid_request");
+    let token = std::mem::replace(&mut speaker.token, "forged".to_owned());
+    said(&host, &mut speaker, "forbidden");
+    speaker.token = token;
+    speaker.output(&host, &request("declare_outcome", json!({"status": "succeeded"})));
+    said(&host, &mut speaker, "authority_released");
+    host.recover(&speaker.claimed);
+    said(&host, &mut speaker, "forbidden");
+}
+
+/// A clock that is read once before the store's lock is waited for, and says `later` from then on.
+struct Waiting {
+    first: Cell<Option<Now>>,
+    later: Now,
+}
+
+impl TimeSource for Waiting {
+    fn now(&self) -> Now {
+        self.first.take().unwrap_or(self.later)
+    }
+}
+
+/// T03, T05: what expires while a call waits for the store's lock has expired.
+#[test]
+fn a_wait_for_the_store_makes_no_token_and_no_lease_live_longer() {
+    for expire in ["UPDATE token SET expires_boot_us = ", "UPDATE execution SET lease_boot_us = "] {
+        for operation in BUILTINS {
+            let mut host = Host::new();
+            let mut speaker = host.speaker(&[]);
+            let before = host.now;
+            host.pass(HOUR);
+            host.sql("UPDATE execution SET lease_boot_us = 9223372036854775807");
+            host.sql("UPDATE token SET expires_boot_us = 9223372036854775807");
+            host.sql(&format!("{expire}{}", host.now.boot_us));
+            let time = Waiting { first: Cell::new(Some(before)), later: host.now };
+            let call = request(operation, input_of(operation));
+            let called = speaker.toolbelt.call_at(&speaker.token, &call, None, time);
+            if operation == "read_context" && expire.contains("token") {
+                continue; // a read waits for nobody
+            }
+            assert_eq!(called.unwrap_err(), ApiError::forbidden(), "{operation}: {expire}");
+        }
+    }
+}
+
+/// T05: looks are recorded like calls.
+#[test]
+fn a_look_at_what_may_be_called_is_recorded_whether_it_is_answered_or_not() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let token = speaker.token.clone();
+    speaker.toolbelt.guidance(&token).unwrap();
+    speaker.toolbelt.serving("forged", "git.credential").unwrap_err();
+    assert_eq!(
+        host.history(&mut speaker),
+        ["toolbelt.called guidance ok", "toolbelt.rejected serving forbidden the token is unknown"]
     );
 }
 
