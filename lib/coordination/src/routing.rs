@@ -120,7 +120,7 @@ fn route_one(
     }
 }
 
-/// A new Work for the Event. A chain that has reached its bounds starts nothing more: the Event stays, unmatched.
+/// A new Work for the Event. A chain that has reached its depth starts nothing more: the Event stays, unmatched.
 fn start(
     tx: &Write<'_>,
     snapshot: &Snapshot,
@@ -144,9 +144,9 @@ fn start(
         source: source::CORE,
         actor: None,
     };
-    match work::create(tx, &new, Bounds::of(snapshot), now) {
+    match work::create_routed(tx, &new, Bounds::of(snapshot), now) {
         Ok(_) => Ok("start"),
-        Err(Error::CausalDepthExceeded { .. } | Error::CausalRateExceeded { .. }) => Ok(unmatched),
+        Err(Error::CausalDepthExceeded { .. }) => Ok(unmatched),
         Err(error) => Err(error),
     }
 }

@@ -4,7 +4,7 @@ use conduit_api::{EventId, ExecutionId, ScopeId, WorkId};
 use conduit_store::{Now, Read, Write, column_id, digest, mint, named_params};
 use serde_json::{Map, Value, json};
 
-use super::bounds::{Bounds, Chain};
+use super::bounds::{Bounded, Bounds, Chain};
 use super::source;
 use crate::error::{Error, Result};
 
@@ -89,15 +89,22 @@ const INSERT: &str = "
 /// Errors: `idempotency_conflict` when the delivery was accepted with another content, `invalid_request` for an
 /// unknown cause, `causal_depth_exceeded`, `causal_rate_exceeded`.
 pub fn accept(tx: &Write<'_>, event: &NewEvent<'_>, bounds: Bounds, now: Now) -> Result<Accepted> {
-    insert(tx, event, Some(bounds), now)
+    insert(tx, event, Bounded::Asked(bounds), now)
+}
+
+/// Accepts what routing makes out of an accepted Event: held against the depth of its chain alone.
+///
+/// Errors: those of [`accept`] but `causal_rate_exceeded`.
+pub(crate) fn accept_derived(tx: &Write<'_>, event: &NewEvent<'_>, bounds: Bounds, now: Now) -> Result<Accepted> {
+    insert(tx, event, Bounded::Derived(bounds), now)
 }
 
 /// Accepts what the host itself has to say; bounds neither count it nor refuse it, so that no ending goes untold.
 pub fn accept_core(tx: &Write<'_>, event: &NewEvent<'_>, now: Now) -> Result<Accepted> {
-    insert(tx, event, None, now)
+    insert(tx, event, Bounded::Free, now)
 }
 
-fn insert(tx: &Write<'_>, event: &NewEvent<'_>, bounds: Option<Bounds>, now: Now) -> Result<Accepted> {
+fn insert(tx: &Write<'_>, event: &NewEvent<'_>, bounded: Bounded, now: Now) -> Result<Accepted> {
     let request_digest = event.request_digest();
     let known = tx.optional(
         "looking a delivery up",
@@ -117,9 +124,7 @@ fn insert(tx: &Write<'_>, event: &NewEvent<'_>, bounds: Option<Bounds>, now: Now
         None => (id.clone(), 0),
         Some(cause) => {
             let (root, depth) = cause_of(tx, cause, event.scope)?;
-            if let Some(bounds) = bounds {
-                grow_chain(tx, &root, depth + 1, bounds, now)?;
-            }
+            grow_chain(tx, &root, depth + 1, bounded, now)?;
             (root, depth + 1)
         }
     };
@@ -150,7 +155,8 @@ fn cause_of(tx: &Read<'_>, cause: &EventId, scope: &ScopeId) -> Result<(EventId,
     }
 }
 
-fn grow_chain(tx: &Write<'_>, root: &EventId, depth: i64, configured: Bounds, now: Now) -> Result<()> {
+fn grow_chain(tx: &Write<'_>, root: &EventId, depth: i64, bounded: Bounded, now: Now) -> Result<()> {
+    let (Bounded::Asked(configured) | Bounded::Derived(configured)) = bounded else { return Ok(()) };
     let pinned = tx.optional("reading a causal chain", CHAIN, named_params! { ":root": root.as_str() }, |row| {
         Ok(Chain {
             bounds: Bounds { depth_max: row.get("depth_max")?, per_minute: row.get("per_minute")? },
@@ -158,7 +164,11 @@ fn grow_chain(tx: &Write<'_>, root: &EventId, depth: i64, configured: Bounds, no
             minute_count: row.get("minute_count")?,
         })
     })?;
-    let grown = pinned.unwrap_or_else(|| Chain::new(configured)).grow(depth, now.boot_us / 60_000_000)?;
+    let chain = pinned.unwrap_or_else(|| Chain::new(configured));
+    let grown = match bounded {
+        Bounded::Asked(_) => chain.grow(depth, now.boot_us / 60_000_000)?,
+        Bounded::Derived(_) | Bounded::Free => chain.deepen(depth)?,
+    };
     tx.execute(
         "growing a causal chain",
         PIN,

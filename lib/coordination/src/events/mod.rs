@@ -6,6 +6,7 @@
 mod accept;
 pub mod bounds;
 
+pub(crate) use accept::accept_derived;
 pub use accept::{Accepted, NewEvent, accept, accept_core};
 
 /// Sources that the host itself accepts Events from.

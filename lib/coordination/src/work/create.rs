@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::events::bounds::Bounds;
-use crate::events::{self, NewEvent, kind};
+use crate::events::{self, Accepted, NewEvent, kind};
 use crate::inputs;
 
 /// A Work that is to exist.
@@ -52,6 +52,20 @@ pub fn owner_of_key(r: &Read<'_>, scope: &ScopeId, key: &str) -> Result<Option<W
 
 /// Creates a ready Work. Errors: `key_taken`, and those of [`events::accept`].
 pub fn create(tx: &Write<'_>, new: &NewWork<'_>, bounds: Bounds, now: Now) -> Result<Created> {
+    create_by(tx, new, now, |event| events::accept(tx, event, bounds, now))
+}
+
+/// Creates the Work that a route starts. Errors: `key_taken`, and those of [`events::accept_derived`].
+pub(crate) fn create_routed(tx: &Write<'_>, new: &NewWork<'_>, bounds: Bounds, now: Now) -> Result<Created> {
+    create_by(tx, new, now, |event| events::accept_derived(tx, event, bounds, now))
+}
+
+fn create_by(
+    tx: &Write<'_>,
+    new: &NewWork<'_>,
+    now: Now,
+    accept: impl FnOnce(&NewEvent<'_>) -> Result<Accepted>,
+) -> Result<Created> {
     let delivery = format!("{}.created", new.id);
     let event = NewEvent {
         work: Some(&new.id),
@@ -59,7 +73,7 @@ pub fn create(tx: &Write<'_>, new: &NewWork<'_>, bounds: Bounds, now: Now) -> Re
         actor: new.actor,
         ..NewEvent::new(new.scope, kind::WORK_CREATED, new.source, &delivery, new.data)
     };
-    let accepted = events::accept(tx, &event, bounds, now)?;
+    let accepted = accept(&event)?;
     if accepted.replayed {
         return Ok(Created { work: new.id.clone(), event: accepted.id, replayed: true });
     }

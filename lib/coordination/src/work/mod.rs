@@ -6,5 +6,6 @@ pub mod state;
 
 pub use change::{cancel, finish, make_ready, retry};
 pub(crate) use change::{set_state, state_of};
+pub(crate) use create::create_routed;
 pub use create::{Created, NewWork, create, owner_of_key};
 pub use state::{BlockedReason, Event, State};

@@ -142,7 +142,7 @@ fn an_event_of_a_disabled_scope_is_kept_and_starts_nothing() {
 
 /// T08
 #[test]
-fn a_chain_at_its_bound_starts_nothing_more_and_does_not_stop_routing() {
+fn a_chain_at_its_depth_starts_nothing_more_and_does_not_stop_routing() {
     let mut host = Host::new();
     host.snapshot.config.limits.causal_depth_max = 0;
     let bounded = host.say(&said("demo.start"));
@@ -248,4 +248,25 @@ fn an_event_that_ended_a_wait_says_so_whatever_becomes_of_the_work_that_waited()
     host.cancel_work(&work).unwrap();
     host.route();
     assert_eq!(host.routed(seq), "wake");
+}
+
+/// T08
+#[test]
+fn what_an_emitter_was_told_is_accepted_starts_its_work_however_fast_the_chain_is() {
+    let mut host = Host::new();
+    host.snapshot.config.limits.causal_per_minute = 10;
+    let root = host.accept(&said("demo.root"));
+    let root = host.event_id(root);
+    let emit =
+        |host: &mut Host| host.try_accept(&crate::support::Said { cause: Some(root.clone()), ..said("demo.start") });
+    for _ in 0..8 {
+        emit(&mut host).unwrap();
+    }
+    host.route();
+    assert_eq!(host.number("SELECT count(*) FROM work"), 8);
+    // And what was made of them leaves the emitter its rate.
+    for _ in 8..10 {
+        emit(&mut host).unwrap();
+    }
+    assert!(matches!(emit(&mut host), Err(conduit_coordination::Error::CausalRateExceeded { .. })));
 }

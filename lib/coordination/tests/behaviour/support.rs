@@ -42,11 +42,12 @@ pub struct Said<'s> {
     pub key: Option<&'s str>,
     pub work: Option<WorkId>,
     pub execution: Option<ExecutionId>,
+    pub cause: Option<EventId>,
     pub data: Value,
 }
 
 pub fn said(kind: &str) -> Said<'_> {
-    Said { scope: "demo", kind, key: None, work: None, execution: None, data: json!({}) }
+    Said { scope: "demo", kind, key: None, work: None, execution: None, cause: None, data: json!({}) }
 }
 
 pub struct Host {
@@ -95,6 +96,7 @@ impl Host {
             correlation_key: said.key,
             work: said.work.as_ref(),
             execution: said.execution.as_ref(),
+            cause: said.cause.as_ref(),
             ..NewEvent::new(&scope, said.kind, source::MANUAL, &delivery, &data)
         };
         self.write(|tx, now| events::accept(tx, &event, bounds, now))
