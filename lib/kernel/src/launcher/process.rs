@@ -6,6 +6,7 @@
 //! reach it, and inherits no variable and no other descriptor.
 
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -55,15 +56,23 @@ impl Launcher for ProcessLauncher {
             // It has ended already; its exit is noticed as any other.
             tracing::warn!(%attempt, %error, "the runner did not take its token");
         }
-        let pid = child.id();
-        // The child is not reaped, so its pid is its own.
-        let raw =
-            i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(std::io::Error::other("pid")))?;
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
-        let seen =
-            proc::process(pid).map_err(failed)?.ok_or_else(|| failed(std::io::Error::other("no such process")))?;
-        let unit = Unit { pid, start_ticks: seen.start_ticks, boot_id: Clock.now().boot_id.to_owned() };
+        let identified = identify(child.id());
         failpoint!("kernel.launched");
-        Ok(Launched::child(attempt, bundle, stop_grace, (unit, pidfd, child)))
+        match identified {
+            Ok((unit, pidfd)) => Ok(Launched::child(attempt, bundle, stop_grace, (unit, pidfd, child))),
+            Err(error) => {
+                // It runs: it is watched by what is left, and says itself who it is.
+                tracing::warn!(%attempt, %error, "no handle on the runner could be opened");
+                Launched::by_wait(attempt.clone(), bundle, stop_grace, child).map_err(failed)
+            }
+        }
     }
+}
+
+/// Who a child is, and a handle on it. It is not reaped yet, so its pid is its own.
+fn identify(pid: u32) -> std::io::Result<(Unit, OwnedFd)> {
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| std::io::Error::other("pid"))?;
+    let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+    let seen = proc::process(pid)?.ok_or_else(|| std::io::Error::other("no such process"))?;
+    Ok((Unit { pid, start_ticks: seen.start_ticks, boot_id: Clock.now().boot_id.to_owned() }, pidfd))
 }

@@ -41,6 +41,15 @@ pub enum Exit {
     Host = 70,
 }
 
+impl Exit {
+    const ALL: [Self; 5] = [Self::Done, Self::Usage, Self::NotAdmitted, Self::NotAlone, Self::Host];
+
+    /// What an exit code of a runner means; `None` for one that it does not have.
+    pub(crate) fn of(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|exit| i32::from(*exit as u8) == code)
+    }
+}
+
 /// An admitted attempt, read from its bundle and verified.
 #[derive(Debug)]
 struct Job {
