@@ -144,10 +144,11 @@ pub struct RunnerResult {
 }
 
 impl RunnerResult {
-    /// What the attempt came to, in the kernel's words.
-    pub fn terminal(&self) -> Terminal {
+    /// What the attempt came to, in the kernel's words. The runner knows that it was told to stop; `asked` is why, when
+    /// that is on record.
+    pub fn terminal(&self, asked: Option<StopReason>) -> Terminal {
         match (self.cause, &self.end) {
-            (Cause::Stopped, _) => StopReason::Cancel.terminal(),
+            (Cause::Stopped, _) => asked.unwrap_or(StopReason::Cancel).terminal(),
             (Cause::TimedOut, _) => StopReason::Deadline.terminal(),
             (Cause::Ended, ProcessEnd::Exited { code: 0 }) => Terminal::Succeeded,
             (Cause::Ended, end) => Terminal::Failed { end: end.clone() },

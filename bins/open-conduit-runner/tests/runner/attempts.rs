@@ -1,6 +1,7 @@
 //! Attempts from admission to conclusion, with the real runner.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, lives, until, within};
@@ -108,6 +109,35 @@ async fn stopping_ends_the_whole_tree_also_what_ignores_sigterm() {
     let ended = host.finish(&launched).await;
     assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Cancelled), Reason::Result));
     assert!(!lives(main) && !lives(deep));
+}
+
+/// K10
+#[tokio::test]
+async fn a_stop_needs_no_room_on_the_disk() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "echo $$ > main; exec sleep 1000"));
+    let main = host.pid("main").await;
+    // Where the file would be written, nothing can be: a full disk, a read-only one.
+    std::fs::create_dir(host.bundle(&launched.attempt).join("stop")).unwrap();
+    host.store.write(|tx| host.kernel.record_stop(tx, &launched.attempt, StopReason::Cancel, Clock.now())).unwrap();
+    within("it is stopped", host.kernel.stop(&launched)).await.unwrap();
+    assert_eq!(host.finish(&launched).await.terminal, Some(Terminal::Cancelled));
+    assert!(!lives(main));
+}
+
+/// K10
+#[tokio::test]
+async fn a_runner_that_its_own_process_stopped_is_ended_in_order_and_as_it_was_asked_to() {
+    let mut host = Host::new();
+    let launched = host.launch(&host.shell("1", "echo $$ > main; kill -STOP $PPID; exec sleep 1000"));
+    let (main, runner) = (host.pid("main").await, launched.unit().unwrap().pid);
+    let stopped = || host.text(Path::new(&format!("/proc/{runner}/stat"))).contains(") T ").then_some(());
+    until("the runner is stopped", stopped).await;
+    host.store.write(|tx| host.kernel.record_stop(tx, &launched.attempt, StopReason::Deadline, Clock.now())).unwrap();
+    within("it is stopped", host.kernel.stop(&launched)).await.unwrap();
+    let ended = host.finish(&launched).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::TimedOut), Reason::Result), "it left a result");
+    assert!(!lives(main));
 }
 
 /// K10

@@ -43,10 +43,12 @@ pub fn resolve(attempt: &AttemptState, evidence: &Evidence, boot_id: &str) -> Re
     match (attempt, evidence) {
         (AttemptState::Admitted, _) => Resolution::Dispatch,
         (AttemptState::Ended { terminal: Terminal::Lost }, Evidence::Ended(result)) => {
-            Finish { terminal: result.terminal(), reason: Reason::Result }
+            Finish { terminal: result.terminal(None), reason: Reason::Result }
         }
         (AttemptState::Ended { .. }, _) => Leave,
-        (_, Evidence::Ended(result)) => Finish { terminal: result.terminal(), reason: Reason::Result },
+        (state, Evidence::Ended(result)) => {
+            Finish { terminal: result.terminal(state.stop_intent()), reason: Reason::Result }
+        }
         (_, Evidence::Alive(unit)) => Adopt(unit.clone()),
         (_, Evidence::Surviving) => Orphan,
         (_, Evidence::Invalid) => Finish { terminal: Terminal::Lost, reason: Reason::ResultInvalid },
@@ -135,6 +137,15 @@ mod tests {
         }
         let ended_well = AttemptState::Ended { terminal: Terminal::Succeeded };
         assert_eq!(resolve(&ended_well, &ended(Cause::Stopped, 1), "now"), Resolution::Leave);
+    }
+
+    /// K10
+    #[test]
+    fn a_runner_that_was_stopped_at_its_deadline_says_stopped_and_that_means_timed_out() {
+        let asked = |reason| AttemptState::Stopping { reason, unit: Some(unit()), boot_id: "now".into() };
+        let resolution = |state: &AttemptState| resolve(state, &ended(Cause::Stopped, 0), "now");
+        assert_eq!(resolution(&asked(StopReason::Deadline)), finish(Terminal::TimedOut, Reason::Result));
+        assert_eq!(resolution(&asked(StopReason::Cancel)), finish(Terminal::Cancelled, Reason::Result));
     }
 
     /// K01, K10

@@ -208,6 +208,15 @@ impl AttemptState {
         }
     }
 
+    /// Why it was asked to stop, if it was.
+    pub const fn stop_intent(&self) -> Option<StopReason> {
+        match self {
+            Self::Stopping { reason, .. } => Some(*reason),
+            Self::Orphaned { intent, .. } => *intent,
+            Self::Admitted | Self::Dispatching { .. } | Self::Running { .. } | Self::Ended { .. } => None,
+        }
+    }
+
     /// The attempt after `event`; `None` for a pair that is not written here.
     pub fn after(self, event: Event) -> Option<Self> {
         use AttemptState::{Admitted, Dispatching, Ended, Orphaned, Running, Stopping};

@@ -12,7 +12,6 @@ use crate::error::{Error, Result, bundling};
 use crate::evidence;
 use crate::kernel::{Adoption, Kernel, Staged, Stopping, stop_grace};
 use crate::launcher::{Launched, Unit};
-use crate::limits::{RUNNER_STOP_MARGIN, STRAGGLER_GRACE};
 use crate::proc;
 
 impl Kernel {
@@ -103,14 +102,22 @@ impl Kernel {
     /// Stops a runner, and with it its process tree: SIGTERM, then SIGKILL when its grace is over. Completes when it
     /// has ended; [`Kernel::settle`] then says how. To be called once the intent is committed. May be dropped and
     /// called again.
+    ///
+    /// An error leaves the runner alive, so the caller asks again; a runner that can be signalled needs no room on the
+    /// disk for that.
     pub async fn stop(&self, launched: &Launched) -> Result<()> {
         failpoint!("kernel.stop_recorded");
         let attempt = &launched.attempt;
         // A runner that has not said who it is cannot be signalled; it looks for this file after it has said so.
-        bundle::put(&launched.bundle.stop(), b"").map_err(bundling(attempt, "asking its runner to stop"))?;
-        self.signal(launched, Signal::TERM)?;
-        let patience = launched.stop_grace + STRAGGLER_GRACE + RUNNER_STOP_MARGIN;
-        if let Ok(exited) = tokio::time::timeout(patience, launched.exited()).await {
+        let noted = bundle::put(&launched.bundle.stop(), b"").map_err(bundling(attempt, "asking its runner to stop"));
+        // A runner that its own process stopped (SIGSTOP) hears the first when it has the second.
+        let heard = self.signal(launched, Signal::TERM)? && self.signal(launched, Signal::CONT)?;
+        match noted {
+            Err(error) if !heard => return Err(error),
+            Err(error) => tracing::warn!(%attempt, %error, "its runner was told to stop by signal alone"),
+            Ok(()) => {}
+        }
+        if let Ok(exited) = tokio::time::timeout(launched.patience(), launched.exited()).await {
             return exited;
         }
         tracing::warn!(%attempt, "the runner did not stop in time; killing it");
@@ -118,11 +125,11 @@ impl Kernel {
         launched.exited().await
     }
 
-    fn signal(&self, launched: &Launched, signal: Signal) -> Result<()> {
+    /// Signals a runner; `false` when it has not said who it is, or has ended.
+    fn signal(&self, launched: &Launched, signal: Signal) -> Result<bool> {
         let failed = |source| Error::Process { doing: "signalling a runner", source };
-        match launched.handle(Clock.now().boot_id).map_err(failed)? {
-            Some(pidfd) => proc::signal(&pidfd, signal).map_err(failed),
-            None => Ok(()),
-        }
+        let Some(pidfd) = launched.handle(Clock.now().boot_id).map_err(failed)? else { return Ok(false) };
+        proc::signal(&pidfd, signal).map_err(failed)?;
+        Ok(true)
     }
 }
