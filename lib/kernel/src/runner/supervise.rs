@@ -1,17 +1,22 @@
 //! From the spawn until the process tree is proven gone.
+//!
+//! Time is time since boot, which a suspended machine spends too, as the token and the scheduler count it.
 
 use std::io::Result;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use conduit_api::Code;
 use conduit_store::Clock;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitOptions, wait};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 
 use crate::attempt::ProcessEnd;
 use crate::bundle::{self, Cause, TargetEvidence};
@@ -24,24 +29,23 @@ use crate::runner::{Ended, Job, not_started};
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What the tree is allowed to do, and until when.
+/// What the tree is allowed to do, and until when, in microseconds since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The main process runs, until its deadline if that is within the clock's reach.
-    Running { deadline: Option<Instant> },
+    /// The main process runs, until its deadline.
+    Running { deadline: i64 },
     /// The main process has ended by itself; what it left may end by itself too.
-    Lingering { until: Instant },
+    Lingering { until: i64 },
     /// SIGTERM was sent.
-    Terminating { until: Instant },
+    Terminating { until: i64 },
     /// SIGKILL is sent to whatever is found.
     Killing,
 }
 
 impl Phase {
-    const fn end(self) -> Option<Instant> {
+    const fn end(self) -> Option<i64> {
         match self {
-            Self::Running { deadline } => deadline,
-            Self::Lingering { until } | Self::Terminating { until } => Some(until),
+            Self::Running { deadline: until } | Self::Lingering { until } | Self::Terminating { until } => Some(until),
             Self::Killing => None,
         }
     }
@@ -95,7 +99,7 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
             return Ok(not_started(Cause::Ended, Code::ExecutableUnavailable, &message));
         }
     };
-    let deadline = Instant::now().checked_add(Duration::from_millis(plan.timeout_ms));
+    let deadline = Clock.now().boot_us.saturating_add(micros(Duration::from_millis(plan.timeout_ms)));
     let main = child.id();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     if let Err(error) = say_what(job, main) {
@@ -139,6 +143,7 @@ fn follow(
     mut err: Capture<ChildStderr>,
 ) -> Result<Vec<bundle::StreamResult>> {
     let mut buffer = vec![0; BUFFER_BYTES];
+    let alarm = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?;
     loop {
         let mut asked = false;
         while let Some(signal) = signals.read_signal()? {
@@ -149,17 +154,13 @@ fn follow(
         if tree.gone {
             break;
         }
-        tree.advance(asked, Instant::now())?;
-        let timeout = tree.phase.end().map(|end| end.saturating_duration_since(Instant::now()));
-        let timeout = timeout.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
+        tree.advance(asked, Clock.now().boot_us)?;
+        set(&alarm, tree.phase.end())?;
         let ready = {
-            let mut waited = vec![PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)];
-            waited.extend(out.source().map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::IN)));
-            waited.extend(err.source().map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::IN)));
-            match poll(&mut waited, timeout.as_ref()) {
+            let sources = [Some(signals.as_fd()), Some(alarm.as_fd()), out.source(), err.source()];
+            let waited = sources.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let mut waited: Vec<_> = waited.collect();
+            match poll(&mut waited, None) {
                 Ok(ready) => ready,
                 Err(rustix::io::Errno::INTR) => 0,
                 Err(errno) => return Err(errno.into()),
@@ -196,15 +197,16 @@ impl Tree {
     }
 
     /// Moves to the phase that is due at `now`, and does what belongs to it. `asked`: SIGTERM arrived.
-    fn advance(&mut self, asked: bool, now: Instant) -> Result<()> {
+    fn advance(&mut self, asked: bool, now: i64) -> Result<()> {
         let over = self.phase.end().is_some_and(|end| now >= end);
         match self.phase {
             Phase::Running { .. } if self.end.is_some() => {
-                self.phase = if asked { Phase::Killing } else { Phase::Lingering { until: now + STRAGGLER_GRACE } };
+                self.phase =
+                    if asked { Phase::Killing } else { Phase::Lingering { until: now + micros(STRAGGLER_GRACE) } };
             }
             Phase::Running { .. } if asked || over => {
                 self.cause = if asked { Cause::Stopped } else { Cause::TimedOut };
-                self.phase = Phase::Terminating { until: now + self.grace };
+                self.phase = Phase::Terminating { until: now + micros(self.grace) };
                 proc::signal_each(&proc::descendants(&[std::process::id()])?, rustix::process::Signal::TERM)?;
             }
             Phase::Lingering { .. } if asked || over => self.phase = Phase::Killing,
@@ -219,6 +221,20 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// Sets the alarm to an instant since boot, or to none; what it said before is forgotten.
+fn set(alarm: &OwnedFd, at_us: Option<i64>) -> Result<()> {
+    // Zero would switch it off.
+    let at_us = at_us.map_or(0, |at| at.max(1));
+    let it_value = Timespec { tv_sec: at_us / 1_000_000, tv_nsec: at_us % 1_000_000 * 1_000 };
+    let once = Itimerspec { it_interval: Timespec::default(), it_value };
+    timerfd_settime(alarm, TimerfdTimerFlags::ABSTIME, &once)?;
+    Ok(())
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn end_of(status: ExitStatus) -> ProcessEnd {
