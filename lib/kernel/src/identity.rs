@@ -100,19 +100,12 @@ pub struct Plan {
     pub stop_grace_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_digest: Option<String>,
-    /// Digest of the runner's binary.
-    pub runner_digest: String,
 }
 
 const VERSION: u32 = 1;
 
 impl Plan {
-    pub(crate) fn freeze(
-        request: &OperationRequest,
-        executable: Executable,
-        base: &BaseEnvironment,
-        runner_digest: String,
-    ) -> Self {
+    pub(crate) fn freeze(request: &OperationRequest, executable: Executable, base: &BaseEnvironment) -> Self {
         Self {
             version: VERSION,
             executable,
@@ -123,7 +116,6 @@ impl Plan {
             output_bytes_max: request.limits.output_bytes_max.unwrap_or(OUTPUT_BYTES_DEFAULT),
             stop_grace_ms: request.limits.stop_grace_ms.unwrap_or(STOP_GRACE_MS_DEFAULT),
             workspace_digest: request.workspace_digest.clone(),
-            runner_digest,
         }
     }
 }

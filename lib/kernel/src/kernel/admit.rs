@@ -34,7 +34,7 @@ impl Kernel {
         request.check()?;
         check_directory(&request.cwd)?;
         let executable = self.executables.identify(&request.executable)?;
-        let plan = Plan::freeze(request, executable, &self.settings.base, self.runner_digest.clone());
+        let plan = Plan::freeze(request, executable, &self.settings.base);
         let plan_bytes = identity::canonical(&plan)?;
         let plan_digest = identity::plan_digest(&plan_bytes);
         let (principal, id) = (request.principal.as_bytes(), request.client_request_id.as_bytes());

@@ -42,7 +42,6 @@ pub struct Settings {
 pub struct Kernel {
     settings: Settings,
     executables: Executables,
-    runner_digest: String,
     launcher: Box<dyn Launcher>,
 }
 
@@ -120,7 +119,7 @@ impl Kernel {
         let executables = Executables::default();
         let runner = executables.identify(&settings.runner)?;
         let launcher = Box::new(ProcessLauncher::new(runner.canonical));
-        Ok(Self { settings, executables, runner_digest: runner.digest, launcher })
+        Ok(Self { settings, executables, launcher })
     }
 
     /// The launcher that is in use.
