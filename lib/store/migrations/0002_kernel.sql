@@ -26,7 +26,6 @@ CREATE TABLE attempt (
     stop_intent       TEXT CHECK (stop_intent IN ('cancel', 'deadline')),
     terminal          TEXT,                -- JSON: how it ended
     outputs           TEXT,                -- JSON: what it left behind
-    recovery_required INTEGER NOT NULL DEFAULT 0 CHECK (recovery_required IN (0, 1)),
     finished_at_us    INTEGER CHECK ((state IN ('succeeded', 'failed', 'timed_out', 'cancelled', 'lost')) = (finished_at_us IS NOT NULL)),
     revision          INTEGER NOT NULL DEFAULT 1
 ) STRICT;

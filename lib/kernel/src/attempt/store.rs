@@ -175,7 +175,6 @@ const MOVE: &str = "
            pid = coalesce(:pid, pid), start_ticks = coalesce(:start_ticks, start_ticks),
            stop_intent = coalesce(:intent, stop_intent),
            terminal = :terminal, outputs = :outputs,
-           recovery_required = max(recovery_required, :recovery),
            finished_at_us = CASE WHEN :terminal IS NULL THEN NULL ELSE :now END
      WHERE id = :id AND revision = :revision";
 const MOVE_RESERVATION: &str = "
@@ -206,7 +205,7 @@ pub(crate) fn transition(
         ":boot": state.boot_id(), ":pid": unit.map(|unit| unit.pid),
         ":start_ticks": unit.and_then(|unit| i64::try_from(unit.start_ticks).ok()),
         ":intent": intent.map(StopReason::as_str), ":terminal": terminal, ":outputs": kept,
-        ":recovery": reason == Reason::ResultInvalid, ":now": now.wall.0,
+        ":now": now.wall.0,
     })?;
     if moved != 1 {
         return Err(Error::Damaged { attempt: record.id, why: "its revision changed inside a transaction".into() });
