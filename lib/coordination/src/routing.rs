@@ -152,24 +152,17 @@ fn start(
 }
 
 fn apply(tx: &Write<'_>, effect: &Effect, target: &WorkId, seq: i64, now: Now, interrupted: &mut bool) -> Result<()> {
-    let running = match work::state_of(tx, target)? {
-        State::Running => executions::live_of(tx, target)?,
-        _ => None,
-    };
-    match (effect, running) {
-        (Effect::Inject, Some(execution)) => inputs::inject(tx, target, &execution, seq),
-        (Effect::Interrupt, Some(_)) => {
-            inputs::queue_for(tx, target, seq, effect.name())?;
-            *interrupted |= executions::interrupt(tx, target)?;
-            Ok(())
+    let runs = work::state_of(tx, target)? == State::Running;
+    match effect {
+        // What cannot be told any more is for the next segment, or goes back to routing.
+        Effect::Inject if runs && let Some(execution) = executions::listening_of(tx, target)? => {
+            return inputs::inject(tx, target, &execution, seq);
         }
-        (Effect::Interrupt | Effect::Wake, None) => {
-            inputs::queue_for(tx, target, seq, effect.name())?;
-            if work::make_ready(tx, target, now)? {
-                waits::cancel_pending(tx, target, waits::Ended::Woken, now)?;
-            }
-            Ok(())
+        Effect::Interrupt if runs => *interrupted |= executions::interrupt(tx, target)?,
+        Effect::Interrupt | Effect::Wake if work::make_ready(tx, target, now)? => {
+            waits::cancel_pending(tx, target, waits::Ended::Woken, now)?;
         }
-        _ => inputs::queue_for(tx, target, seq, effect.name()),
+        _ => {}
     }
+    inputs::queue_for(tx, target, seq, effect.name())
 }

@@ -9,5 +9,5 @@ pub use claim::{
     Claim, Claimed, Orphan, any_due, claim_next, live_owned_by_others, next_ready_at, recover, renew, started,
 };
 pub use complete::{Completed, SegmentEnd, complete};
-pub(crate) use stop::interrupt;
 pub use stop::{StopReason, cancel, ended_while_parked, fence, is_live, live_of, noted, stop_requested};
+pub(crate) use stop::{interrupt, listening_of};

@@ -50,6 +50,18 @@ pub fn live_of(r: &Read<'_>, work: &WorkId) -> Result<Option<ExecutionId>> {
     })?)
 }
 
+const LISTENING: &str = "
+    SELECT x.id FROM execution x
+     WHERE x.work_id = :work AND x.state IN ('claimed', 'running') AND x.stop_reason IS NULL
+       AND NOT EXISTS (SELECT 1 FROM declaration d WHERE d.execution_id = x.id AND d.epoch = x.epoch)";
+
+/// The execution of `work` whose segment can still be told something: it has declared nothing and is not being stopped.
+pub(crate) fn listening_of(r: &Read<'_>, work: &WorkId) -> Result<Option<ExecutionId>> {
+    Ok(r.optional("looking for a live execution", LISTENING, named_params! { ":work": work.as_str() }, |row| {
+        column_id(row, "id")
+    })?)
+}
+
 /// Takes a Work's executions out of authority: tokens revoked, the running one marked to be stopped, a parked one ended.
 ///
 /// An operator's reason replaces an interruption that is under way: whoever cancels is not to find the Work going on.

@@ -270,3 +270,25 @@ fn what_an_emitter_was_told_is_accepted_starts_its_work_however_fast_the_chain_i
     }
     assert!(matches!(emit(&mut host), Err(conduit_coordination::Error::CausalRateExceeded { .. })));
 }
+
+/// T12
+#[test]
+fn what_is_injected_into_a_segment_that_can_hear_nothing_more_is_not_lost() {
+    let mut host = Host::new();
+    let work = host.create("demo", &["k"]);
+    let inject = crate::support::Said { key: Some("k"), ..said("demo.inject") };
+    let running = host.run();
+    let heard = host.say(&inject);
+    host.declare(&running, "outcome", &json!({"status": "succeeded"}));
+    let unheard = host.say(&inject);
+    assert_eq!((host.input(&work, heard), host.input(&work, unheard)), ("delivered".into(), "queued".into()));
+    host.complete(&running, &SegmentEnd::Succeeded);
+    assert_eq!((host.routed(heard).as_str(), host.routed(unheard).as_str()), ("inject", ""), "it goes back to routing");
+
+    let work = host.create("demo", &["k"]);
+    let running = host.run();
+    host.say(&crate::support::Said { key: Some("k"), ..said("demo.interrupt") });
+    let unheard = host.say(&inject);
+    assert_eq!(host.input(&work, unheard), "queued", "nor is a segment told that is being stopped");
+    host.complete(&running, &SegmentEnd::Stopped);
+}
