@@ -267,6 +267,8 @@ const WORK_EPOCH: &str = "UPDATE work SET epoch = :epoch WHERE id = (SELECT work
 /// An unapplied declaration survives recovery, and so does its release of authority (T12).
 const CARRY: &str = "
     UPDATE declaration SET epoch = :epoch WHERE execution_id = :id AND applied_at_us IS NULL";
+/// Nothing of the old epoch counts, its token neither.
+const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE execution_id = :id AND revoked_at_us IS NULL";
 const HELD: &str = "
     SELECT work_id, scope_id, binding, generation, attempt, segment FROM execution WHERE id = :id";
 
@@ -282,6 +284,7 @@ pub fn recover(tx: &Write<'_>, execution: &ExecutionId, owner: &str, lease_us: i
         },
     )?;
     tx.execute("taking an execution over", WORK_EPOCH, named_params! { ":id": id, ":epoch": epoch })?;
+    tx.execute("revoking tokens", REVOKE, named_params! { ":id": id, ":at": now.wall.0 })?;
     tx.execute("keeping a declaration", CARRY, named_params! { ":id": id, ":epoch": epoch })?;
     Ok(tx.one("reading an execution", HELD, named_params! { ":id": id }, |row| {
         Ok(Claimed {

@@ -185,3 +185,14 @@ fn the_owner_of_a_key_is_found_in_its_own_scope_only() {
         assert_eq!(found, owner);
     }
 }
+
+/// T02
+#[test]
+fn taking_an_execution_over_revokes_its_token_in_the_same_transaction() {
+    let mut host = Host::new();
+    host.create("demo", &[]);
+    let running = host.run();
+    assert_eq!(host.live_tokens(&running.work), 1);
+    host.write(|tx, now| executions::recover(tx, &running.execution, "second", 900 * SECOND, now)).unwrap();
+    assert_eq!(host.live_tokens(&running.work), 0);
+}
