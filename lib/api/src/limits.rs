@@ -18,6 +18,10 @@ pub const WORK_KEYS_MAX: usize = 64;
 pub const WAIT_PREDICATES_MAX: usize = 1024;
 /// Most inputs that `read_context` shows at once.
 pub const CONTEXT_INPUTS_MAX: usize = 256;
+/// Most matches that `read_context` shows at once, all waits together.
+pub const CONTEXT_MATCHES_MAX: usize = WAIT_PREDICATES_MAX;
+/// Most bytes of Event data in the inputs that `read_context` shows, and again in the matches.
+pub const CONTEXT_DATA_BYTES_MAX: usize = 4 << 20;
 /// Items of a list page when the caller does not say.
 pub const PAGE_ITEMS_DEFAULT: usize = 50;
 /// Most items of a list page.

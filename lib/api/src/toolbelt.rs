@@ -236,7 +236,11 @@ pub struct ContextInput {
     pub correlation_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub work_id: Option<WorkId>,
+    /// `null` when it is `truncated`.
     pub data: Value,
+    /// Whether the data was left out, because that of newer ones took up [`crate::limits::CONTEXT_DATA_BYTES_MAX`].
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub truncated: bool,
     pub accepted_at: UnixMicros,
 }
 
@@ -245,6 +249,9 @@ pub struct ContextWait {
     pub id: WaitId,
     pub mode: WaitMode,
     pub state: String,
-    /// The Events that matched, in the order of the predicates.
+    /// The Events that matched, in the order of the predicates; at most [`crate::limits::CONTEXT_MATCHES_MAX`] of all
+    /// waits together, those of newer waits first.
     pub matches: Vec<ContextInput>,
+    /// How many matched in all.
+    pub matches_total: u64,
 }

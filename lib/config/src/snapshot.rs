@@ -49,10 +49,17 @@ impl Snapshot {
         self.enabled_scope(scope).is_some_and(|scope| allows_event(scope.events.iter(), kind))
     }
 
-    /// Whether the process of `binding` may emit an Event of type `kind`: in its own families and under the ceiling.
-    pub fn authorize_binding_event(&self, scope: &ScopeId, binding: &str, kind: &str) -> bool {
-        self.authorize_event(scope, kind)
-            && self.binding(scope, binding).is_some_and(|binding| allows_event(binding.events.iter(), kind))
+    /// What of the `granted` families lies under the ceiling: each whole, or the parts of it that the scope has (C07).
+    pub fn authorize_families(&self, scope: &ScopeId, granted: &[String]) -> Vec<String> {
+        let Some(scope) = self.enabled_scope(scope) else { return Vec::new() };
+        let narrowed = granted.iter().flat_map(|family| {
+            if scope.events.iter().any(|ceiling| in_family(family, ceiling)) {
+                vec![family.clone()]
+            } else {
+                scope.events.iter().filter(|ceiling| in_family(ceiling, family)).cloned().collect()
+            }
+        });
+        narrowed.collect()
     }
 
     /// The normalized configuration without any text of an executor's part: what the store keeps (C02).

@@ -340,8 +340,8 @@ fn the_ceiling_is_what_the_enabled_scope_grants_and_a_binding_only_narrows_it() 
     for outside in ["demolition.x", "core.work.created", "demo", "demo.", "demo.X"] {
         assert!(!snapshot.authorize_event(&on, outside), "{outside}");
     }
-    assert!(snapshot.authorize_binding_event(&on, "b", "demo.b.c"));
-    assert!(!snapshot.authorize_binding_event(&on, "b", "demo.x"));
-    assert!(!snapshot.authorize_binding_event(&on, "c", "demo.b.c"));
+    let families = ["demo.b", "demolition"].map(str::to_owned);
+    assert_eq!(snapshot.authorize_families(&on, &families), ["demo.b"]);
+    assert!(snapshot.authorize_families(&off, &families).is_empty());
     assert!(snapshot.scope(&off).is_some() && snapshot.enabled_scope(&off).is_none());
 }

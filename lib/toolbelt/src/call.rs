@@ -169,7 +169,7 @@ impl Toolbelt {
                 let view = self.store.fenced_read(authorized.fence(), authorized.demand(), time, |r| {
                     check_request_id(request_id)?;
                     read_input::<Nothing>(&request.input)?;
-                    context::read(r, &authorized)
+                    context::read(r, &authorized, &snapshot)
                 })?;
                 Ok(Called { response: CallResponse { replayed: false, output: to_value(&view)? }, ring: false })
             }

@@ -236,6 +236,68 @@ fn a_context_shows_the_work_its_inputs_grants_and_waits_and_no_secret() {
     }
 }
 
+/// T10, C07: what the configuration has taken away since the segment began is not shown as something to call.
+#[test]
+fn a_context_shows_the_grants_that_the_configuration_allows_still() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let mut narrowed = configuration();
+    let operations = json!(["read_context", "emit"]);
+    narrowed["scopes"]["demo"]["operations"] = operations.clone();
+    narrowed["scopes"]["demo"]["events"] = json!(["demo.survey.seen", "demo.other"]);
+    let bindings = narrowed["scopes"]["demo"]["bindings"].as_object_mut().unwrap();
+    bindings.remove("child");
+    bindings["parent"] = json!({"executor": "shell", "config": {"env": SECRET}, "operations": operations});
+    host.publish(&narrowed);
+    let grants = speaker.output(&host, &request("read_context", json!({})))["grants"].clone();
+    assert_eq!(
+        grants,
+        json!({"operations": ["emit", "read_context"], "events": ["demo.survey.seen"], "delegates": []})
+    );
+}
+
+/// T10: a context is bounded in bytes too, and says what it leaves out.
+#[test]
+fn a_context_shows_the_newest_data_within_its_bound_and_counts_the_rest() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let work = speaker.claimed.work.to_string();
+    host.sql(
+        "WITH RECURSIVE n(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < 300)
+         INSERT INTO event (id, scope_id, type, source, delivery_id, request_digest, root_id, depth, data, accepted_at_us, route)
+         SELECT printf('evt_%026d', n), 'demo', 'demo.x', 'test', n, x'', 'root', 0,
+                json_object('n', n, 'text', printf('%.262144c', 'x')), 0, 'wake' FROM n",
+    );
+    host.sql(&format!(
+        "INSERT INTO work_input (work_id, seq, state) SELECT '{work}', seq, 'delivered' FROM event WHERE source = 'test'"
+    ));
+    for wait in 1..=16 {
+        host.sql(&format!(
+            "INSERT INTO wait (id, work_id, execution_id, scope_id, mode, state, watermark, unmatched, created_at_us, finished_at_us)
+             SELECT printf('wai_%026d', {wait}), '{work}', id, 'demo', 'all', 'matched', 0, 0, {wait}, 1 FROM execution"
+        ));
+        host.sql(&format!(
+            "INSERT INTO wait_predicate (wait_id, position, scope_id, type, subject, data, open, matched_seq)
+             SELECT printf('wai_%026d', {wait}), seq, 'demo', 'demo.x', 'own:', '{{}}', 0, seq FROM event WHERE source = 'test'"
+        ));
+    }
+    let context = speaker.output(&host, &request("read_context", json!({})));
+    assert!(context.to_string().len() < 9 << 20, "{}", context.to_string().len());
+    let inputs = context["inputs"].as_array().unwrap();
+    assert_eq!((inputs.len(), &context["inputs_total"]), (256, &json!(301)));
+    assert_eq!((&inputs[255]["data"]["n"], &inputs[255]["truncated"]), (&json!(300), &Value::Null));
+    assert_eq!((&inputs[0]["data"], &inputs[0]["truncated"]), (&Value::Null, &json!(true)));
+    let waits = context["waits"].as_array().unwrap();
+    assert_eq!(waits.len(), 16);
+    assert!(waits.iter().all(|wait| wait["matches_total"] == 300));
+    let matches: Vec<usize> = waits.iter().map(|wait| wait["matches"].as_array().unwrap().len()).collect();
+    assert_eq!(matches[..5], [300, 300, 300, 124, 0]);
+    assert_eq!(
+        (&waits[0]["matches"][0]["data"]["n"], &waits[0]["matches"][299]["truncated"]),
+        (&json!(1), &json!(true))
+    );
+}
+
 /// T10: what the segment has not been told of is not in its context.
 #[test]
 fn a_context_shows_no_input_that_is_only_queued() {
