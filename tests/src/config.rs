@@ -11,9 +11,9 @@ pub const OPERATIONS: [&str; 5] = ["emit", "create_work", "wait", "declare_outco
 pub fn one_scope(bindings: Value, routes: Value) -> Value {
     json!({
         "version": 1,
-        "limits": {"executions": 64, "causal_depth_max": 64, "causal_per_minute": 1_000_000},
+        "limits": {"executions": 256, "causal_depth_max": 64, "causal_per_minute": 1_000_000},
         "scopes": {"test": {
-            "enabled": true, "concurrency": 64, "operations": OPERATIONS, "events": ["test"],
+            "enabled": true, "concurrency": 256, "operations": OPERATIONS, "events": ["test"],
             "bindings": bindings, "routes": routes,
         }},
     })

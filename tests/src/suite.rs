@@ -263,6 +263,8 @@ fn launch(home: &Path, places: &Places, setup: &Setup) -> (Child, Receiver<Strin
         .arg(&places.runtime)
         .arg("--config")
         .arg(home.join("config.json"))
+        // A test that is killed takes its suite along.
+        .args(["--parent", &std::process::id().to_string()])
         .envs(setup.environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
