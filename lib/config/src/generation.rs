@@ -38,7 +38,8 @@ pub(crate) fn load(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Sna
 
 /// Reads generation `number`: its bytes, verified against its hash, parsed without asking a registry.
 ///
-/// Error: `state_unavailable` when there is no such generation, or its bytes are missing or altered.
+/// Errors: `state_unavailable` when there is no such generation, or its bytes are missing or altered; `internal` when
+/// they cannot be read at this moment.
 pub(crate) fn committed(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Checked> {
     parse::trusted(&bytes(read, state, number)?)
         .map_err(|faults| Error::GenerationDamaged { generation: number, why: Error::Invalid(faults).to_string() })
@@ -52,7 +53,8 @@ pub(crate) fn bytes(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Ve
     let hash = hash.ok_or_else(|| damaged("the store has no such generation"))?;
     let bytes = std::fs::read(state.generation_file(&hash)).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => damaged("its bytes are missing"),
-        _ => damaged("its bytes cannot be read"),
+        // What cannot be read at this moment is not damaged: nothing may be put in its place (C05).
+        _ => conduit_store::error::doing_io("reading the bytes of a generation")(error).into(),
     })?;
     if digest::hex(&digest::sha256(&bytes)) != hash {
         return Err(damaged("its bytes were altered"));

@@ -160,6 +160,23 @@ fn a_generation_whose_bytes_are_gone_or_altered_is_replaced_by_the_file() {
     }
 }
 
+/// C05, C06: what cannot be read for a moment is not replaced.
+#[test]
+fn a_generation_whose_bytes_cannot_be_read_stops_the_start_and_stays_active() {
+    let mut host = Host::started();
+    let before = host.active();
+    let bytes = host.state.generation_file(&before.1);
+    let aside = bytes.with_extension("aside");
+    std::fs::rename(&bytes, &aside).unwrap();
+    std::fs::create_dir(&bytes).unwrap(); // there, and not to be read: also by root
+    host.write(r#"{"version":1,"scopes":{"another":{}}}"#);
+    assert_eq!(code(&host.start().unwrap_err()), "internal");
+    std::fs::remove_dir(&bytes).unwrap();
+    std::fs::rename(&aside, &bytes).unwrap();
+    assert_eq!(host.start().unwrap().origin, Origin::Restored { file_differs: true });
+    assert_eq!(host.active(), before);
+}
+
 /// C05
 #[test]
 fn a_generation_that_this_release_cannot_serve_is_replaced_by_the_file_or_both_faults_are_named() {

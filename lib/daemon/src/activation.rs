@@ -231,6 +231,11 @@ fn refused(why: impl Into<String>) -> ApiError {
     ApiError::new(Code::Internal, format!("the starter passed descriptors that cannot be used: {}", why.into()))
 }
 
-fn unavailable(path: &Path, error: &io::Error) -> ApiError {
-    ApiError::new(Code::StateUnavailable, format!("{} cannot be used: {error}", path.display()))
+/// What becomes of `error`, met at `path`: `storage_full` where there is no room, and else `state_unavailable`.
+pub fn unavailable(path: &Path, error: &io::Error) -> ApiError {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Code::StorageFull,
+        _ => Code::StateUnavailable,
+    };
+    ApiError::new(code, format!("{} cannot be used: {error}", path.display()))
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use conduit_api::places::Places;
-use conduit_api::{ApiError, Code, Retry};
+use conduit_api::{ApiError, Code};
 
 use crate::activation::Inherited;
 use crate::{DaemonArgs, log, process};
@@ -67,12 +67,21 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, ApiError> {
     Ok(tokio::task::LocalSet::new().block_on(&runtime, future))
 }
 
+/// Faults that stay until a person does something about them. That a caller had better not ask again is another
+/// matter: a process that could not read a file may well be able to in a second.
+const REFUSALS: [Code; 7] = [
+    Code::ExecutableUnavailable,
+    Code::InvalidConfig,
+    Code::InvalidRequest,
+    Code::SocketPathTooLong,
+    Code::StateUnsafe,
+    Code::StoreNewer,
+    Code::StoreUnreadable,
+];
+
 /// What `error` makes of a process.
 fn exit_code(error: &ApiError) -> u8 {
-    match error.code.retry() {
-        Retry::Never => EXIT_REFUSED,
-        Retry::SameRequest => EXIT_FAILED,
-    }
+    if REFUSALS.contains(&error.code) { EXIT_REFUSED } else { EXIT_FAILED }
 }
 
 #[cfg(test)]
@@ -82,6 +91,8 @@ mod tests {
     #[test]
     fn a_fault_that_starting_again_does_not_cure_has_its_own_exit_code() {
         assert_eq!(exit_code(&ApiError::new(Code::StoreNewer, "")), EXIT_REFUSED);
-        assert_eq!(exit_code(&ApiError::new(Code::StateLocked, "")), EXIT_FAILED);
+        for passing in [Code::StateLocked, Code::StorageFull, Code::StateUnavailable, Code::ConfigFileUnavailable] {
+            assert_eq!(exit_code(&ApiError::new(passing, "")), EXIT_FAILED, "{passing}");
+        }
     }
 }

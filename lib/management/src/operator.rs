@@ -10,7 +10,8 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use conduit_api::{ApiError, Code, OperatorId};
+use conduit_api::{Code, OperatorId};
+use conduit_daemon::activation::unavailable;
 use conduit_store::digest::{Sha256Digest, sha256};
 use conduit_store::lock::RoleLock;
 use conduit_store::{Now, Read, Store, Write, mint, named_params};
@@ -107,8 +108,7 @@ fn issue(store: &mut Store, file: &Path, now: Now) -> Result<()> {
     let text = Zeroizing::new(URL_SAFE_NO_PAD.encode(bytes));
     bytes.zeroize();
     let fresh = file.with_extension("new");
-    let failed =
-        |error: io::Error| Error::new(Code::StateUnavailable, format!("{} cannot be written: {error}", file.display()));
+    let failed = |error: io::Error| Error::from(unavailable(file, &error));
     write(&fresh, text.as_bytes()).map_err(failed)?;
     store.write(|tx| replace(tx, sha256(text.as_bytes()), now))?;
     fs::rename(&fresh, file).and_then(|()| sync_parent(file)).map_err(failed)
@@ -145,17 +145,16 @@ fn sync_parent(file: &Path) -> io::Result<()> {
 
 /// The digest of the credential in `file`; `None` when there is no file.
 fn read(file: &Path) -> Result<Option<Sha256Digest>> {
-    let unavailable =
-        |error: io::Error| ApiError::new(Code::StateUnavailable, format!("{} cannot be read: {error}", file.display()));
+    let failed = |error: io::Error| unavailable(file, &error);
     let meta = match fs::symlink_metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unavailable(error).into()),
+        Err(error) => return Err(failed(error).into()),
         Ok(meta) => meta,
     };
-    let open = File::open(file).map_err(unavailable)?;
+    let open = File::open(file).map_err(failed)?;
     // The same file that was opened is looked at; the directory is owner-only, so nobody else exchanges it.
-    let owner = open.metadata().map_err(unavailable)?.uid();
-    let directory = fs::metadata(file.parent().unwrap_or(Path::new("/"))).map_err(unavailable)?.uid();
+    let owner = open.metadata().map_err(failed)?.uid();
+    let directory = fs::metadata(file.parent().unwrap_or(Path::new("/"))).map_err(failed)?.uid();
     if !meta.is_file() || meta.mode() & 0o077 != 0 || owner != directory {
         return Err(Error::new(
             Code::StateUnsafe,
@@ -163,7 +162,7 @@ fn read(file: &Path) -> Result<Option<Sha256Digest>> {
         ));
     }
     let mut text = Zeroizing::new(String::with_capacity(FILE_BYTES_MAX as usize));
-    open.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unavailable)?;
+    open.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
     Ok(Some(sha256(text.trim_end_matches('\n').as_bytes())))
 }
 

@@ -78,9 +78,11 @@ async fn run(args: Args, start: Start) -> Result<(), ApiError> {
 /// Binds the socket in its owner-only directory, which is made where it is missing.
 fn bind(path: &Path) -> Result<UnixListener, ApiError> {
     if let Some(directory) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| {
-            ApiError::new(Code::StateUnavailable, format!("{} cannot be made: {error}", directory.display()))
-        })?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(|error| activation::unavailable(directory, &error))?;
     }
     activation::bind_stream(path)
 }

@@ -1,6 +1,6 @@
 //! What can go wrong with the store and the state directory.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use conduit_api::{ApiError, Code};
 
@@ -33,6 +33,12 @@ pub enum Error {
         #[source]
         source: rusqlite::Error,
     },
+    #[error("the file of the store cannot be opened or written while {doing}")]
+    Unopenable {
+        doing: &'static str,
+        #[source]
+        source: rusqlite::Error,
+    },
     #[error("the disk is full while {doing}; nothing was written")]
     Full { doing: &'static str },
     #[error("the store was busy too long while {doing}; nothing was written")]
@@ -57,7 +63,7 @@ impl Error {
         match self {
             Self::AuthorityReleased => Code::AuthorityReleased,
             Self::LeaseLost { .. } => Code::Forbidden,
-            Self::StateUnavailable { .. } => Code::StateUnavailable,
+            Self::StateUnavailable { .. } | Self::Unopenable { .. } => Code::StateUnavailable,
             Self::StateUnsafe { .. } => Code::StateUnsafe,
             Self::Locked { .. } => Code::StateLocked,
             Self::Newer { .. } => Code::StoreNewer,
@@ -73,7 +79,9 @@ impl Error {
         let message = match self {
             Self::AuthorityReleased => "the segment has declared a wait or an outcome; its authority is released",
             Self::LeaseLost { .. } => return ApiError::forbidden(),
-            Self::StateUnavailable { .. } => "the state directory cannot be used; see the daemon's log",
+            Self::StateUnavailable { .. } | Self::Unopenable { .. } => {
+                "the state directory cannot be used; see the daemon's log"
+            }
             Self::StateUnsafe { .. } => "the state directory is unsafe; see the daemon's log",
             Self::Locked { .. } => "another process holds the state directory; try again when it has ended",
             Self::Newer { .. } => "the store was written by a newer release; use that release",
@@ -99,13 +107,10 @@ pub fn doing(doing: &'static str) -> impl FnOnce(rusqlite::Error) -> Error {
         match source.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Error::Full { doing },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Busy { doing },
-            Some(
-                ErrorCode::NotADatabase
-                | ErrorCode::DatabaseCorrupt
-                | ErrorCode::CannotOpen
-                | ErrorCode::ReadOnly
-                | ErrorCode::PermissionDenied,
-            ) => Error::Unreadable { doing, source },
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Error::Unreadable { doing, source },
+            Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+                Error::Unopenable { doing, source }
+            }
             _ => Error::Sql { doing, source },
         }
     }
@@ -113,8 +118,45 @@ pub fn doing(doing: &'static str) -> impl FnOnce(rusqlite::Error) -> Error {
 
 /// Names what was being done when a file failed.
 pub fn doing_io(doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-    move |source| match source.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Error::Full { doing },
-        _ => Error::File { doing, source },
+    move |source| if is_full(&source) { Error::Full { doing } } else { Error::File { doing, source } }
+}
+
+/// Names what was being done when `path`, a part of the state directory, failed.
+pub(crate) fn doing_at(path: &Path, doing: &'static str) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| {
+        if is_full(&source) {
+            Error::Full { doing }
+        } else {
+            Error::StateUnavailable { path: path.to_owned(), doing, source }
+        }
+    }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_full_disk_has_its_name_wherever_it_is_met() {
+        for full in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            assert_eq!(doing_io("testing")(full.into()).code(), Code::StorageFull);
+            assert_eq!(doing_at(Path::new("/s"), "testing")(full.into()).code(), Code::StorageFull);
+        }
+        assert_eq!(doing_at(Path::new("/s"), "testing")(io::ErrorKind::NotFound.into()).code(), Code::StateUnavailable);
+    }
+
+    #[test]
+    fn only_a_store_that_is_none_or_is_damaged_is_unreadable() {
+        let of = |code| doing("testing")(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)).code();
+        assert_eq!(of(rusqlite::ffi::SQLITE_NOTADB), Code::StoreUnreadable);
+        assert_eq!(of(rusqlite::ffi::SQLITE_CORRUPT), Code::StoreUnreadable);
+        assert_eq!(of(rusqlite::ffi::SQLITE_CANTOPEN), Code::StateUnavailable);
+        assert_eq!(of(rusqlite::ffi::SQLITE_READONLY), Code::StateUnavailable);
+        assert_eq!(of(rusqlite::ffi::SQLITE_FULL), Code::StorageFull);
     }
 }

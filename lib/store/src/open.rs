@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
-use crate::error::{Error, Result, doing};
+use crate::error::{Error, Result, doing, doing_at};
 
 /// How many times a busy writer is asked again before `store_busy`; with the pauses below about ten seconds.
 const BUSY_TRIES_MAX: i32 = 5_100;
@@ -34,7 +34,7 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     if let Err(source) = created
         && source.kind() != std::io::ErrorKind::AlreadyExists
     {
-        return Err(Error::StateUnavailable { path: path.to_owned(), doing: "making the store", source });
+        return Err(doing_at(path, "making the store")(source));
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
     let mut conn = Connection::open_with_flags(path, flags).map_err(doing("opening the store"))?;

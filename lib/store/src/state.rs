@@ -4,7 +4,7 @@ use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, doing_at};
 
 /// A state directory that was checked: it belongs to this user, and nobody else can read or write it.
 #[derive(Debug, Clone)]
@@ -19,17 +19,17 @@ impl StateDir {
     /// Opens `path`, making it and its inner directories (0700) where they are missing.
     ///
     /// Errors: `state_unsafe` when the directory or an inner one belongs to another user or is open to group or
-    /// world; `state_unavailable` when it cannot be made or looked at (M01).
+    /// world; `state_unavailable` when it cannot be made or looked at (M01), `storage_full` when there is no room.
     pub fn open(path: &Path) -> Result<Self> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-        made.map_err(|source| Error::StateUnavailable { path: path.to_owned(), doing: "making it", source })?;
+        made.map_err(doing_at(path, "making it"))?;
         check_private(path)?;
         for inner in INNER {
             let inner = path.join(inner);
             match DirBuilder::new().mode(0o700).create(&inner) {
                 Ok(()) => {}
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => check_private(&inner)?,
-                Err(source) => return Err(Error::StateUnavailable { path: inner, doing: "making it", source }),
+                Err(error) => return Err(doing_at(&inner, "making it")(error)),
             }
         }
         Ok(Self { path: path.to_owned() })
@@ -55,11 +55,7 @@ impl StateDir {
 
 /// Refuses a directory that is not ours alone: `state_unsafe`.
 pub fn check_private(path: &Path) -> Result<()> {
-    let meta = std::fs::symlink_metadata(path).map_err(|source| Error::StateUnavailable {
-        path: path.to_owned(),
-        doing: "looking at it",
-        source,
-    })?;
+    let meta = std::fs::symlink_metadata(path).map_err(doing_at(path, "looking at it"))?;
     privacy_fault(&meta, nix::unistd::geteuid().as_raw())
         .map_or(Ok(()), |why| Err(Error::StateUnsafe { path: path.to_owned(), why }))
 }

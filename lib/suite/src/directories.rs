@@ -1,13 +1,12 @@
 //! The directories of a suite, made owner-only, and the lock that lets one `up` have them.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use conduit_api::places::Places;
 use conduit_api::{ApiError, Code};
-use conduit_daemon::activation::check_owner_only;
+use conduit_daemon::activation::{check_owner_only, unavailable};
 use rustix::fs::FlockOperation;
 
 const LOCK: &str = "up.lock";
@@ -29,7 +28,7 @@ pub fn take(places: &Places) -> Result<Held, ApiError> {
 }
 
 fn make(directory: &Path) -> Result<(), ApiError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| failed(directory, &error))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| unavailable(directory, &error))?;
     check_owner_only(directory)
 }
 
@@ -43,7 +42,7 @@ fn lock(directory: &Path, places: &Places) -> Result<File, ApiError> {
         .write(true)
         .mode(0o600)
         .open(&path)
-        .map_err(|error| failed(&path, &error))?;
+        .map_err(|error| unavailable(&path, &error))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(ApiError::new(
@@ -53,12 +52,8 @@ fn lock(directory: &Path, places: &Places) -> Result<File, ApiError> {
                 directory.display()
             ),
         )),
-        Err(error) => Err(failed(&path, &error.into())),
+        Err(error) => Err(unavailable(&path, &error.into())),
     }
-}
-
-fn failed(path: &Path, error: &io::Error) -> ApiError {
-    ApiError::new(Code::StateUnavailable, format!("{} cannot be used: {error}", path.display()))
 }
 
 #[cfg(test)]
