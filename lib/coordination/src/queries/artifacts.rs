@@ -11,7 +11,7 @@ const LIST: List =
     List { doing: "listing artifacts", columns: "x.*", table: "artifact", at: "created_at_us", weight: "0" };
 const GET: &str = "SELECT * FROM artifact WHERE id = :id";
 
-/// Artifacts, newest first. An Artifact has no state to filter by.
+/// Artifacts, newest first. An Artifact has no state to filter by: such a filter excludes nothing.
 pub fn list(r: &Read<'_>, filter: Filter<'_>, window: Window<'_>) -> Result<Listed<ArtifactView>> {
     LIST.page(r, Filter { state: None, ..filter }, window, view)
 }

@@ -22,7 +22,7 @@ const CHAIN: &str = "
 const CHAIN_COUNT: &str = "
     SELECT count(*) FROM (SELECT 1 FROM event WHERE root_id = (SELECT root_id FROM event WHERE id = :id) LIMIT :limit)";
 
-/// Events, newest first. A filter by state finds nothing: an Event has none.
+/// Events, newest first. An Event has no state to filter by: such a filter excludes nothing.
 pub fn list(r: &Read<'_>, filter: Filter<'_>, window: Window<'_>) -> Result<Listed<EventView>> {
     LIST.page(r, Filter { state: None, ..filter }, window, view)
 }

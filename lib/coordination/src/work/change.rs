@@ -15,7 +15,7 @@ pub(crate) struct Standing {
     pub state: State,
     pub scope: conduit_api::ScopeId,
     pub created_event: EventId,
-    pub outcome_epoch: i64,
+    pub revision: i64,
 }
 
 const STANDING: &str = "SELECT state, blocked_reason, scope_id, created_event_id, revision FROM work WHERE id = :id";
@@ -43,7 +43,7 @@ pub(crate) fn standing(r: &Read<'_>, work: &WorkId) -> Result<Standing> {
     let (state, scope, created_event, revision) = found.ok_or(Error::NotFound { what: "Work" })?;
     let state = state
         .ok_or_else(|| Error::Invalid { why: "the Work's row holds a state that this release does not know".into() })?;
-    Ok(Standing { state, scope, created_event, outcome_epoch: revision })
+    Ok(Standing { state, scope, created_event, revision })
 }
 
 pub(crate) fn state_of(r: &Read<'_>, work: &WorkId) -> Result<State> {
@@ -115,7 +115,7 @@ fn tell_finished(
         ("outcome".to_owned(), Value::Object(outcome.clone())),
     ]);
     // A Work that was retried ends more than once; the revision tells its endings apart.
-    let delivery = format!("{work}.finished.{}", standing.outcome_epoch);
+    let delivery = format!("{work}.finished.{}", standing.revision);
     let event = NewEvent {
         work: Some(work),
         cause: Some(cause),
@@ -154,7 +154,7 @@ pub fn retry(tx: &Write<'_>, work: &WorkId, actor: &str, now: Now) -> Result<()>
     let standing = standing(tx, work)?;
     set_state(tx, work, Event::Retried, now.wall.0, None, now)?;
     tx.execute("taking keys back", REOWN_KEYS, named_params! { ":work": work.as_str() })?;
-    let delivery = format!("{work}.retried.{}", standing.outcome_epoch);
+    let delivery = format!("{work}.retried.{}", standing.revision);
     let data = Map::from_iter([("was".to_owned(), Value::from(standing.state.as_str()))]);
     let event = NewEvent {
         work: Some(work),
