@@ -40,7 +40,8 @@ CREATE UNIQUE INDEX event_delivery ON event (source, delivery_id);
 CREATE INDEX event_root ON event (root_id, seq);
 CREATE INDEX event_scope ON event (scope_id, seq);
 CREATE INDEX event_work ON event (work_id, seq) WHERE work_id IS NOT NULL;
-CREATE INDEX event_key ON event (correlation_key, seq) WHERE correlation_key IS NOT NULL;
+CREATE INDEX event_key ON event (scope_id, type, correlation_key, seq) WHERE correlation_key IS NOT NULL;
+CREATE INDEX event_source ON event (scope_id, type, source, seq);
 CREATE INDEX event_unrouted ON event (seq) WHERE route IS NULL;
 
 -- Bounds of one causal chain, pinned by the first Event that follows from its root (T08).

@@ -128,6 +128,25 @@ impl Read<'_> {
         }
     }
 
+    /// The first answer that `look` has for a row of a query; no row behind it is read.
+    pub fn first<R, T, E: From<Error>>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: impl Params,
+        map: impl Fn(&Row<'_>) -> rusqlite::Result<R>,
+        mut look: impl FnMut(R) -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
+        let mut rows = statement.query(params).map_err(doing(what))?;
+        while let Some(row) = rows.next().map_err(doing(what))? {
+            if let Some(found) = look(map(row).map_err(doing(what))?)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
     /// Every row of a query; the SQL bounds how many.
     pub fn all<T>(
         &self,

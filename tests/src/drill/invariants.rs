@@ -58,7 +58,11 @@ const NEVER_AT_REST: [(&str, &str); 8] = [
     ("an attempt is unresolved", "SELECT id || ' ' || state FROM attempt WHERE finished_at_us IS NULL"),
     ("a reservation is held", "SELECT attempt_id || ' ' || state FROM reservation WHERE state <> 'released'"),
     ("a wait is pending", "SELECT id FROM wait WHERE state = 'pending'"),
-    ("a declaration was not applied", "SELECT execution_id FROM declaration WHERE applied_at_us IS NULL"),
+    (
+        "a declaration was not applied",
+        "SELECT d.execution_id FROM declaration d JOIN execution e ON e.id = d.execution_id
+      WHERE d.applied_at_us IS NULL AND e.state NOT IN ('cancelled', 'lost')",
+    ),
     (
         "one emission became several Events",
         "SELECT json_extract(data, '$.marker') AS marker FROM event

@@ -11,6 +11,7 @@ use super::policy::{self, Failure, Verdict};
 use super::stop::StopReason;
 use crate::artifacts::{self, NewArtifact};
 use crate::error::{Error, Result};
+use crate::waits::look_back::{LOOK_BACK_BYTES_MAX, LOOK_BACK_EVENTS_MAX};
 use crate::work::{self, BlockedReason, Event};
 use crate::{inputs, waits};
 
@@ -37,6 +38,11 @@ pub enum SegmentEnd {
 pub enum Declaration {
     Wait(WaitInput),
     Outcome(OutcomeInput),
+    /// It is on record and cannot be carried out: trying again changes nothing.
+    Impossible {
+        code: Code,
+        why: &'static str,
+    },
 }
 
 /// What is to be done with a Work whose segment has ended.
@@ -75,6 +81,7 @@ pub(crate) fn decide(stop: Option<StopReason>, declared: Option<Declaration>, en
         }
         (_, Some(Declaration::Outcome(outcome))) => Decision::Finish { outcome },
         (_, Some(Declaration::Wait(wait))) => Decision::Wait(wait),
+        (_, Some(Declaration::Impossible { code, why })) => fail(Failure::Impossible, code, why),
         (SegmentEnd::Stopped, None) if stop == Some(StopReason::Interrupted) => Decision::GoOn,
         (SegmentEnd::Stopped, None) => fail(Failure::Process, Code::ProcessFailed, "the process was stopped"),
         (SegmentEnd::Failed { code, message, retryable }, None) => {
@@ -116,14 +123,24 @@ fn declaration(tx: &Fenced<'_>) -> Result<Option<Declaration>> {
     let found = tx.optional("reading a declaration", DECLARED, params, |row| {
         Ok((row.get::<_, String>("kind")?, row.get::<_, String>("body")?))
     })?;
-    let unreadable = |_| Error::Invalid { why: "a stored declaration cannot be read by this release".into() };
-    Ok(match found {
-        None => None,
-        Some((kind, body)) if kind == "wait" => {
-            Some(Declaration::Wait(serde_json::from_str(&body).map_err(unreadable)?))
-        }
-        Some((_, body)) => Some(Declaration::Outcome(serde_json::from_str(&body).map_err(unreadable)?)),
-    })
+    Ok(found.map(|(kind, body)| {
+        let (read, code) = if kind == "wait" {
+            (serde_json::from_str(&body).map(Declaration::Wait), Code::InvalidWait)
+        } else {
+            (serde_json::from_str(&body).map(Declaration::Outcome), Code::Internal)
+        };
+        let why = "the stored declaration cannot be read by this release";
+        read.unwrap_or(Declaration::Impossible { code, why })
+    }))
+}
+
+/// The decision about a wait that would have to look back too far.
+fn too_far_back() -> Decision {
+    let message = format!(
+        "the wait looks back at more than {LOOK_BACK_EVENTS_MAX} Events, or {LOOK_BACK_BYTES_MAX} bytes of their data; \
+         name a later watermark, or a key or a Work to hear of"
+    );
+    Decision::Fail { failure: Failure::Impossible, code: Code::InvalidWait, message }
 }
 
 /// Ends the segment that `tx` is fenced to, in one transaction: its tokens, its outputs, its declaration, its Work.
@@ -152,11 +169,18 @@ pub fn complete(
     )?;
     artifacts::record(tx, execution, work, &claimed.scope, claimed.segment, outputs, now)?;
     tx.execute("revoking tokens", REVOKE, named_params! { ":id": execution.as_str(), ":at": now.wall.0 })?;
-    let decision = decide(stop, declaration(tx)?, end);
+    let (decision, seen) = match decide(stop, declaration(tx)?, end) {
+        Decision::Wait(wait) => match waits::look_back(tx, claimed, &wait, told)? {
+            Some(seen) => (Decision::Wait(wait), seen),
+            None => (too_far_back(), Vec::new()),
+        },
+        other => (other, Vec::new()),
+    };
+    let carried_out = matches!(decision, Decision::Finish { .. } | Decision::Wait(_));
 
     // The execution's row first: `execution_single` lets the next claim in only when this one has left.
     let parks = matches!(decision, Decision::Wait(_)) && resume_capable;
-    let (state, code, message) = ended_as(&decision, end, stop, parks);
+    let (state, code, message) = ended_as(&decision, end, parks);
     tx.execute("ending an execution", END, named_params! {
         ":id": execution.as_str(), ":epoch": claimed.epoch, ":state": state, ":code": code.map(Code::as_str), ":message": message,
         ":usage": usage.to_string(), ":finished": (!parks).then_some(now.wall.0),
@@ -175,7 +199,7 @@ pub fn complete(
         Decision::Wait(declared) => {
             inputs::acknowledge(tx, work, execution)?;
             work::set_state(tx, work, Event::Waits, now.wall.0, None, now)?;
-            wait = Some(waits::register(tx, claimed, &declared, told, now)?);
+            wait = Some(waits::register(tx, claimed, &declared, &seen, told, now)?);
             // What came to wake or interrupt it a moment too early wakes it now: the order of the two changes nothing.
             if inputs::wakes(tx, work)? && work::make_ready(tx, work, now)? {
                 waits::cancel_pending(tx, work, waits::Ended::Woken, now)?;
@@ -211,11 +235,11 @@ pub fn complete(
             }
         }
     };
-    tx.execute(
-        "applying a declaration",
-        APPLIED,
-        named_params! { ":id": execution.as_str(), ":epoch": claimed.epoch, ":at": now.wall.0 },
-    )?;
+    // One that was overruled stays unapplied: its row tells it from one that was carried out.
+    if carried_out {
+        let params = named_params! { ":id": execution.as_str(), ":epoch": claimed.epoch, ":at": now.wall.0 };
+        tx.execute("applying a declaration", APPLIED, params)?;
+    }
     Ok(Completed { state, work_state: work_state.as_str(), parked: parks, wait })
 }
 
@@ -223,13 +247,9 @@ pub fn complete(
 fn ended_as<'d>(
     decision: &'d Decision,
     end: &SegmentEnd,
-    stop: Option<StopReason>,
     parks: bool,
 ) -> (&'static str, Option<Code>, Option<&'d str>) {
     match decision {
-        Decision::LeaveWork if stop == Some(StopReason::OperatorCancelled) => {
-            ("cancelled", Some(Code::OperatorCancelled), None)
-        }
         Decision::LeaveWork => ("cancelled", Some(Code::OperatorCancelled), None),
         Decision::Finish { outcome } if outcome.status == OutcomeStatus::Failed => {
             ("failed", None, outcome.summary.as_deref())

@@ -41,6 +41,11 @@ pub fn subjects(event: &EventFacts<'_>) -> Vec<String> {
 
 /// Whether the Event is what the predicate of `waiting` asks for.
 pub fn matches(predicate: &Predicate, waiting: &WorkId, event: &EventFacts<'_>) -> bool {
+    concerns(predicate, waiting, event) && data_matches(&predicate.data, event.data)
+}
+
+/// Whether everything but its data is what the predicate of `waiting` asks for.
+pub fn concerns(predicate: &Predicate, waiting: &WorkId, event: &EventFacts<'_>) -> bool {
     let names_anything =
         predicate.work_id.is_some() || predicate.correlation_key.is_some() || predicate.source.is_some();
     predicate.kind == event.kind
@@ -48,7 +53,6 @@ pub fn matches(predicate: &Predicate, waiting: &WorkId, event: &EventFacts<'_>) 
         && predicate.correlation_key.as_deref().is_none_or(|key| event.correlation_key == Some(key))
         && predicate.source.as_deref().is_none_or(|source| event.source == source)
         && (names_anything || event.key_owner == Some(waiting))
-        && data_matches(&predicate.data, event.data)
 }
 
 /// Whether every JSON pointer leads to the value it is paired with.

@@ -1,15 +1,13 @@
-//! Registering a declared wait: its rows and its timeout, and a look back at what came since the watermark (T12).
+//! Registering a declared wait: its rows, its timeout, and what the look back found (T12).
 
-use conduit_api::toolbelt::{Predicate, WaitInput, WaitMode};
+use conduit_api::toolbelt::{WaitInput, WaitMode};
 use conduit_api::{WaitId, WorkId};
-use conduit_store::{Now, Read, Write, column_id, mint, named_params};
+use conduit_store::{Now, Write, mint, named_params};
 use serde_json::Value;
 
-use super::decide::{self, EventFacts};
-use super::settle;
-use crate::error::{Error, Result};
+use super::{decide, settle};
+use crate::error::Result;
 use crate::executions::Claimed;
-use crate::work;
 
 const INSERT: &str = "
     INSERT INTO wait (id, work_id, execution_id, scope_id, mode, state, watermark, timeout_at_us, unmatched, created_at_us)
@@ -18,9 +16,16 @@ const PREDICATE: &str = "
     INSERT INTO wait_predicate (wait_id, position, scope_id, type, subject, correlation_key, work_id, source, data, open)
     VALUES (:wait, :position, :scope, :type, :subject, :key, :work, :source, :data, 1)";
 
-/// Registers a wait and backscans the Events accepted after its watermark, which defaults to `told`, the
-/// newest input the segment was begun with: what was injected later moves nothing, so nothing before it is missed. A wait that is met already makes the Work ready at once.
-pub fn register(tx: &Write<'_>, claimed: &Claimed, input: &WaitInput, told: i64, now: Now) -> Result<WaitId> {
+/// Registers a wait whose look back, in this very transaction, found `seen` after its watermark, which defaults to
+/// `told`. A wait that is met already makes the Work ready at once.
+pub(crate) fn register(
+    tx: &Write<'_>,
+    claimed: &Claimed,
+    input: &WaitInput,
+    seen: &[Option<i64>],
+    told: i64,
+    now: Now,
+) -> Result<WaitId> {
     let id: WaitId = mint(now);
     let watermark = input.watermark.unwrap_or(told);
     let timeout = input
@@ -43,81 +48,12 @@ pub fn register(tx: &Write<'_>, claimed: &Claimed, input: &WaitInput, told: i64,
             ":data": Value::Object(predicate.data.clone()).to_string(),
         })?;
     }
-    for (position, predicate) in input.predicates.iter().enumerate() {
-        if let Some(seq) = first_since(tx, claimed, predicate, watermark)?
+    for (position, seq) in seen.iter().enumerate() {
+        if let Some(seq) = *seq
             && settle::matched(tx, &id, i64::try_from(position).unwrap_or(i64::MAX), seq, now)?
         {
             break; // the losers ended with it
         }
     }
     Ok(id)
-}
-
-/// The first Event after `watermark` that matches, found by the narrowest index that the predicate allows.
-fn first_since(tx: &Read<'_>, claimed: &Claimed, predicate: &Predicate, watermark: i64) -> Result<Option<i64>> {
-    const ABOUT: &str = "
-        SELECT seq, source, correlation_key, work_id, data FROM event INDEXED BY event_work
-         WHERE work_id = :narrow AND scope_id = :scope AND type = :type AND seq > :after ORDER BY seq";
-    const KEYED: &str = "
-        SELECT seq, source, correlation_key, work_id, data FROM event INDEXED BY event_key
-         WHERE correlation_key = :narrow AND scope_id = :scope AND type = :type AND seq > :after ORDER BY seq";
-    const FROM_SOURCE: &str = "
-        SELECT seq, source, correlation_key, work_id, data FROM event INDEXED BY event_scope
-         WHERE source = :narrow AND scope_id = :scope AND type = :type AND seq > :after ORDER BY seq";
-    // A type alone: on any of the Work's keys.
-    const OWN: &str = "
-        SELECT e.seq, e.source, e.correlation_key, e.work_id, e.data
-          FROM work_key k CROSS JOIN event e INDEXED BY event_key ON e.correlation_key = k.key
-         WHERE k.work_id = :narrow AND k.active = 1 AND e.scope_id = :scope AND e.type = :type AND e.seq > :after ORDER BY e.seq";
-    let (sql, narrow) = match (&predicate.work_id, &predicate.correlation_key, &predicate.source) {
-        (Some(work), _, _) => (ABOUT, work.as_str()),
-        (None, Some(key), _) => (KEYED, key.as_str()),
-        (None, None, Some(source)) => (FROM_SOURCE, source.as_str()),
-        (None, None, None) => (OWN, claimed.work.as_str()),
-    };
-    scan(tx, claimed, predicate, sql, watermark, narrow)
-}
-
-fn scan(
-    tx: &Read<'_>,
-    claimed: &Claimed,
-    predicate: &Predicate,
-    sql: &str,
-    watermark: i64,
-    narrow: &str,
-) -> Result<Option<i64>> {
-    let params = named_params! { ":scope": claimed.scope.as_str(), ":type": predicate.kind, ":after": watermark, ":narrow": narrow };
-    let candidates = tx.all("looking back for a wait", sql, params, |row| {
-        Ok((
-            row.get::<_, i64>("seq")?,
-            row.get::<_, String>("source")?,
-            row.get::<_, Option<String>>("correlation_key")?,
-            row.get::<_, Option<String>>("work_id")?
-                .is_some()
-                .then(|| column_id::<WorkId>(row, "work_id"))
-                .transpose()?,
-            row.get::<_, String>("data")?,
-        ))
-    })?;
-    for (seq, source, key, about, data) in candidates {
-        let data: Value =
-            serde_json::from_str(&data).map_err(|_| Error::Invalid { why: "an Event's data cannot be read".into() })?;
-        let key_owner = match &key {
-            Some(key) => work::owner_of_key(tx, &claimed.scope, key)?,
-            None => None,
-        };
-        let facts = EventFacts {
-            scope: &claimed.scope,
-            kind: &predicate.kind,
-            source: &source,
-            correlation_key: key.as_deref(),
-            work: about.as_ref(),
-            key_owner: key_owner.as_ref(),
-            data: &data,
-        };
-        if decide::matches(predicate, &claimed.work, &facts) {
-            return Ok(Some(seq));
-        }
-    }
-    Ok(None)
 }

@@ -162,3 +162,46 @@ fn usage_and_outputs_are_kept_when_a_segment_waits() {
     host.pass(SECOND);
     assert_eq!(host.execution_state(&claimed.execution), "parked");
 }
+
+/// T12
+#[test]
+fn a_declaration_that_cannot_be_carried_out_fails_its_work_by_name_instead_of_holding_it() {
+    for (kind, code) in [("wait", "invalid_wait"), ("outcome", "internal")] {
+        let (mut host, claimed, ..) = segment(Before::Nothing);
+        host.declare(&claimed, kind, &json!({}));
+        let completed = host.complete(&claimed, &SegmentEnd::Succeeded);
+        assert_eq!((completed.state, completed.work_state), ("failed", "failed"));
+        assert_eq!(host.text("SELECT code FROM execution"), code);
+        assert_eq!(host.number("SELECT count(*) FROM declaration WHERE applied_at_us IS NOT NULL"), 0);
+    }
+    let (mut host, claimed, ..) = segment(Before::WorkCancelled);
+    host.declare(&claimed, "wait", &json!({}));
+    assert_eq!(host.complete(&claimed, &SegmentEnd::Stopped).state, "cancelled", "a stop does not need it");
+}
+
+/// T12
+#[test]
+fn a_wait_that_would_look_back_without_end_fails_its_work_by_name() {
+    const MANY: &str = "
+        WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i <= 100000)
+        INSERT INTO event (id, scope_id, type, source, delivery_id, request_digest, root_id, depth, data, accepted_at_us, route)
+        SELECT 'many' || i, 'demo', 'demo.many', 'core.manual', 'many' || i, x'', 'many' || i, 0, '{}', 0, 'unmatched' FROM n";
+    let (mut host, claimed, ..) = segment(Before::Nothing);
+    host.write(|tx, _| Ok(tx.execute("testing", MANY, [])?)).unwrap();
+    let predicate = json!({"type": "demo.many", "source": "core.manual", "data": {"/n": 1}});
+    host.declare(&claimed, "wait", &json!({"mode": "any", "predicates": [predicate], "watermark": 0}));
+    let completed = host.complete(&claimed, &SegmentEnd::Succeeded);
+    assert_eq!((completed.work_state, completed.wait), ("failed", None));
+    assert_eq!(host.text("SELECT code FROM execution"), "invalid_wait");
+    assert_eq!(host.open_predicates(), 0);
+}
+
+/// T12
+#[test]
+fn a_declaration_that_was_overruled_is_told_from_one_that_was_carried_out() {
+    for (end, applied) in [(SegmentEnd::Succeeded, 1), (SegmentEnd::Lost { started: true }, 0)] {
+        let (mut host, claimed, ..) = segment(Before::Outcome("succeeded"));
+        host.complete(&claimed, &end);
+        assert_eq!(host.number("SELECT count(*) FROM declaration WHERE applied_at_us IS NOT NULL"), applied);
+    }
+}
