@@ -228,7 +228,18 @@ CREATE TABLE replay (
     created_at_us  INTEGER NOT NULL,
     PRIMARY KEY (execution_id, operation, request_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX replay_created ON replay (created_at_us);
+
+-- Executions that have ended and whose replay records are still kept: what a sweep looks at.
+CREATE TABLE replay_ended (
+    execution_id TEXT    PRIMARY KEY,
+    ended_at_us  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replay_ended_at ON replay_ended (ended_at_us);
+CREATE TRIGGER replay_ended_insert AFTER UPDATE OF finished_at_us ON execution
+    WHEN new.finished_at_us IS NOT NULL AND EXISTS (SELECT 1 FROM replay WHERE execution_id = new.id) BEGIN
+    INSERT INTO replay_ended (execution_id, ended_at_us) VALUES (new.id, new.finished_at_us)
+        ON CONFLICT (execution_id) DO UPDATE SET ended_at_us = new.finished_at_us;
+END;
 
 CREATE TABLE artifact (
     id            TEXT    PRIMARY KEY,

@@ -4,7 +4,7 @@ use conduit_store::{Now, Read, Write, named_params};
 
 use crate::error::Result;
 
-/// How long a token record outlives the token, and a replay record its writing.
+/// How long a token record outlives the token, and a replay record its execution.
 pub const KEEP_US: i64 = 24 * 3_600 * 1_000_000;
 /// Rows of each kind that one sweep removes, so that it never holds the store for long.
 pub const ROWS_MAX: i64 = 500;
@@ -14,25 +14,57 @@ const TOKENS: &str = "
         SELECT digest FROM token WHERE coalesce(revoked_at_us, expires_at_us) <= :before LIMIT :rows)";
 const REPLAYS: &str = "
     DELETE FROM replay WHERE (execution_id, operation, request_id) IN (
-        SELECT r.execution_id, r.operation, r.request_id FROM replay r JOIN execution e ON e.id = r.execution_id
-         WHERE r.created_at_us <= :before AND e.finished_at_us IS NOT NULL ORDER BY r.created_at_us LIMIT :rows)";
+        SELECT r.execution_id, r.operation, r.request_id
+          FROM replay_ended d INDEXED BY replay_ended_at CROSS JOIN replay r ON r.execution_id = d.execution_id
+         WHERE d.ended_at_us <= :before ORDER BY d.ended_at_us LIMIT :rows)";
+const SWEPT: &str = "
+    DELETE FROM replay_ended WHERE execution_id IN (
+        SELECT d.execution_id FROM replay_ended d INDEXED BY replay_ended_at
+         WHERE d.ended_at_us <= :before AND NOT EXISTS (SELECT 1 FROM replay r WHERE r.execution_id = d.execution_id)
+         ORDER BY d.ended_at_us LIMIT :rows)";
 const OLDEST_TOKEN: &str = "SELECT min(coalesce(revoked_at_us, expires_at_us)) FROM token";
-const OLDEST_REPLAY: &str = "SELECT min(created_at_us) FROM replay";
+const OLDEST_ENDED: &str = "SELECT min(ended_at_us) FROM replay_ended";
 
-/// Deletes tokens that ended, and replay records of finished executions that were written, at least [`KEEP_US`] ago.
+/// Deletes tokens that ended, and replay records of executions that ended, at least [`KEEP_US`] ago.
 /// Returns how many rows went; a full batch means that there may be more.
 pub fn sweep(tx: &Write<'_>, now: Now) -> Result<usize> {
     let before = now.wall.0 - KEEP_US;
     let tokens = tx.execute("sweeping tokens", TOKENS, named_params! { ":before": before, ":rows": ROWS_MAX })?;
     let replays = tx.execute("sweeping replays", REPLAYS, named_params! { ":before": before, ":rows": ROWS_MAX })?;
+    tx.execute("sweeping replays", SWEPT, named_params! { ":before": before, ":rows": ROWS_MAX })?;
     Ok(tokens + replays)
 }
 
-/// When a sweep may have something to do next: the oldest row, or what is written from now on, becomes due. A replay
-/// record of an execution that lives on can make this early, never late.
+/// When a sweep may have something to do next: the oldest row, or what ends from now on, becomes due. What
+/// lives is not looked at, so it cannot make this early.
 pub fn next_due(r: &Read<'_>, now: Now) -> Result<i64> {
     let oldest_token: Option<i64> = r.one("looking for old tokens", OLDEST_TOKEN, [], |row| row.get(0))?;
-    let oldest_replay: Option<i64> = r.one("looking for old records", OLDEST_REPLAY, [], |row| row.get(0))?;
-    let oldest = oldest_token.into_iter().chain(oldest_replay).min();
+    let oldest_ended: Option<i64> = r.one("looking for old records", OLDEST_ENDED, [], |row| row.get(0))?;
+    let oldest = oldest_token.into_iter().chain(oldest_ended).min();
     Ok(oldest.map_or(now.wall.0, |at| at.min(now.wall.0)) + KEEP_US)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conduit_store::{StateDir, Store};
+
+    /// However many records living executions have, a sweep and the question when the next is due read none of them.
+    #[test]
+    fn a_sweep_reads_only_what_has_ended() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&StateDir::open(&base.path().join("s")).unwrap()).unwrap();
+        for (sql, seek) in [
+            (REPLAYS, "replay_ended_at (ended_at_us<?)"),
+            (SWEPT, "replay_ended_at (ended_at_us<?)"),
+            (OLDEST_ENDED, "replay_ended_at"),
+            (TOKENS, "token_ended (<expr><?)"),
+            (OLDEST_TOKEN, "token_ended"),
+        ] {
+            let explain = format!("EXPLAIN QUERY PLAN {}", sql.replace(":before", "1").replace(":rows", "1"));
+            let plan = store.read(|r| r.all("testing", &explain, [], |row| row.get::<_, String>("detail"))).unwrap();
+            assert!(plan.iter().any(|step| step.contains(seek)), "{plan:?}");
+            assert!(!plan.iter().any(|step| step.starts_with("SCAN") || step.contains("TEMP")), "{plan:?}");
+        }
+    }
 }

@@ -143,6 +143,8 @@ fn a_replay_record_is_kept_a_day_and_as_long_as_its_execution_lives() {
         host.number("SELECT count(*) FROM replay WHERE execution_id <> ''")
     };
     assert_eq!(sweep(&mut host, 240 * HOUR), 1, "its execution lives");
+    let due = host.store.read(|r| sweep::next_due(r, host.now.plus(240 * HOUR))).unwrap();
+    assert!(due > host.now.plus(240 * HOUR).wall.0, "and nobody looks at it again and again");
     host.complete(&speaker.claimed, &SegmentEnd::Succeeded, false);
     assert_eq!(sweep(&mut host, 24 * HOUR - 1), 1);
     assert_eq!(sweep(&mut host, 24 * HOUR), 0);
@@ -161,10 +163,11 @@ fn a_sweep_removes_a_bounded_number_of_rows_at_a_time() {
         speaker.claimed.execution
     ));
     host.complete(&speaker.claimed, &SegmentEnd::Succeeded, false);
-    let now = host.now;
+    let now = host.now.plus(24 * HOUR);
     let mut swept = Vec::new();
     while host.number("SELECT count(*) FROM replay") > 0 {
         swept.push(host.store.write(|tx| sweep::sweep(tx, now)).unwrap());
     }
-    assert_eq!(swept, [500, 500, 200]);
+    assert_eq!(swept, [501, 500, 200], "and the token");
+    assert_eq!(host.number("SELECT count(*) FROM replay_ended"), 0);
 }
