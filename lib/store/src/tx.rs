@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use rusqlite::{Connection, Params, Row, TransactionBehavior};
+use rusqlite::{Connection, Params, Row};
 
 use crate::clock::{Now, TimeSource};
 use crate::error::{Error, Result, doing};
@@ -43,17 +43,15 @@ impl Store {
 
     /// Runs `look` on one consistent view; nothing can be changed.
     pub fn read<T, E: From<Error>>(&mut self, look: impl FnOnce(&Read<'_>) -> Result<T, E>) -> Result<T, E> {
-        let tx =
-            self.conn.transaction_with_behavior(TransactionBehavior::Deferred).map_err(doing("beginning to read"))?;
-        look(&Read { conn: &tx })
+        let tx = Tx::begin(&self.conn, BEGIN_READ).map_err(doing("beginning to read"))?;
+        look(&Read { conn: tx.conn })
         // Dropping rolls back, which for a reader is how to end.
     }
 
     /// Runs `change` as a trusted host process and commits it; an error leaves nothing behind.
     pub fn write<T, E: From<Error>>(&mut self, change: impl FnOnce(&Write<'_>) -> Result<T, E>) -> Result<T, E> {
-        let tx =
-            self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(doing("beginning to write"))?;
-        let done = change(&Write { read: Read { conn: &tx } })?;
+        let tx = Tx::begin(&self.conn, BEGIN_WRITE).map_err(doing("beginning to write"))?;
+        let done = change(&Write { read: Read { conn: tx.conn } })?;
         failpoint!("store.before_commit");
         tx.commit().map_err(doing("committing"))?;
         failpoint!("store.after_commit");
@@ -94,6 +92,43 @@ impl Store {
     }
 }
 
+const BEGIN_READ: &str = "BEGIN DEFERRED";
+const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
+const COMMIT: &str = "COMMIT";
+const ROLLBACK: &str = "ROLLBACK";
+
+/// A transaction whose own statements are compiled once for the connection: a call is short enough for that to count.
+/// Dropped before it was committed, it rolls back.
+struct Tx<'c> {
+    conn: &'c Connection,
+}
+
+impl<'c> Tx<'c> {
+    /// Only [`Store`] begins one, and holds itself exclusively meanwhile: transactions are never nested.
+    fn begin(conn: &'c Connection, how: &'static str) -> rusqlite::Result<Self> {
+        run(conn, how)?;
+        Ok(Self { conn })
+    }
+
+    /// A commit that fails leaves the transaction to be rolled back.
+    fn commit(self) -> rusqlite::Result<()> {
+        run(self.conn, COMMIT)
+    }
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        if !self.conn.is_autocommit() {
+            // What cannot even be rolled back fails the next transaction, which reports it.
+            let _ = run(self.conn, ROLLBACK);
+        }
+    }
+}
+
+fn run(conn: &Connection, statement: &'static str) -> rusqlite::Result<()> {
+    conn.prepare_cached(statement)?.execute([]).map(drop)
+}
+
 /// A view of the store.
 #[derive(Debug)]
 pub struct Read<'c> {
@@ -101,6 +136,11 @@ pub struct Read<'c> {
 }
 
 impl Read<'_> {
+    /// Asks whether `demand` holds for `fence` at `now`, in this view. Errors: `authority_released`, `forbidden`.
+    pub fn guard(&self, fence: &Fence, demand: &Demand, now: Now) -> Result<()> {
+        lease::guard(self, fence, demand, now)
+    }
+
     /// The single row of a query that always has one.
     pub fn one<T>(
         &self,

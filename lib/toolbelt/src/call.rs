@@ -85,11 +85,27 @@ impl Toolbelt {
         self.look("serving", bearer, |_, _| serde_json::json!({"capability": capability, "operations": []}))
     }
 
+    /// What to tell a bearer about a request that cannot be read: `told`, or the refusal of who may not call at all and
+    /// learns nothing about its request (T05, T06). A record is kept, as of every call.
+    pub fn unreadable(&mut self, bearer: &str, told: ApiError) -> ApiError {
+        let refused: Result<Value, _> = self.looked("unreadable", bearer, |_, _| Err(Error::Operation(told.clone())));
+        refused.err().unwrap_or(told)
+    }
+
     fn look(
         &mut self,
         what: &'static str,
         bearer: &str,
         show: impl FnOnce(&TokenRecord, &Snapshot) -> Value,
+    ) -> Result<Value, ApiError> {
+        self.looked(what, bearer, |token, snapshot| Ok(show(token, snapshot)))
+    }
+
+    fn looked(
+        &mut self,
+        what: &'static str,
+        bearer: &str,
+        show: impl FnOnce(&TokenRecord, &Snapshot) -> Result<Value>,
     ) -> Result<Value, ApiError> {
         let now = Clock.now();
         let mut seen = None;
@@ -97,7 +113,7 @@ impl Toolbelt {
             seen.clone_from(&known.token);
             let authorized = check::authorize_look(known.token, &self.assertions(None), now)?;
             self.store.fenced_read(authorized.fence(), authorized.demand(), now, |_| Ok::<_, Error>(()))?;
-            Ok(show(authorized.token(), &known.snapshot))
+            show(authorized.token(), &known.snapshot)
         });
         self.answered(seen.as_ref(), what, None, looked, now)
     }
@@ -132,13 +148,31 @@ impl Toolbelt {
     fn known(&mut self, bearer: &str) -> Result<Known> {
         let digest = token::digest(bearer);
         let (state, snapshots) = (&self.state, &mut self.snapshots);
-        self.store.read(|r| {
-            let token = token::lookup(r, &digest)?;
-            if token.is_none() && token::is_operator(r, &digest)? {
-                return Err(Error::WrongCredentialClass);
-            }
-            Ok(Known { token, snapshot: snapshots.active(r, state)? })
-        })
+        self.store.read(|r| known_in(r, &digest, state, snapshots))
+    }
+
+    /// The checks and the look in one view: what only looks needs no second one, and is the call that has to be quick.
+    fn read_context(
+        &mut self,
+        bearer: &str,
+        request: &CallRequest,
+        request_id: Option<&str>,
+        time: &dyn TimeSource,
+        seen: &mut Option<TokenRecord>,
+    ) -> Result<Called> {
+        let digest = token::digest(bearer);
+        let assertions = self.assertions(Some(request));
+        let (state, snapshots) = (&self.state, &mut self.snapshots);
+        let view = self.store.read(|r| {
+            let Known { token, snapshot } = known_in(r, &digest, state, snapshots)?;
+            seen.clone_from(&token);
+            let authorized = check::authorize::<ReadContext>(token, &assertions, &snapshot, time.now())?;
+            r.guard(authorized.fence(), authorized.demand(), time.now())?;
+            check_request_id(request_id)?;
+            read_input::<Nothing>(&request.input)?;
+            context::read(r, &authorized, &snapshot)
+        })?;
+        Ok(Called { response: CallResponse { replayed: false, output: to_value(&view)? }, ring: false })
     }
 
     fn assertions(&self, request: Option<&CallRequest>) -> Assertions {
@@ -158,21 +192,15 @@ impl Toolbelt {
         time: &dyn TimeSource,
         seen: &mut Option<TokenRecord>,
     ) -> Result<Called> {
+        if request.operation == operation::READ_CONTEXT {
+            return self.read_context(bearer, request, request_id, time, seen);
+        }
         let Known { token, snapshot } = self.known(bearer)?;
         seen.clone_from(&token);
         let assertions = self.assertions(Some(request));
         let call = Call { bearer: token::digest(bearer), input: &request.input, request_id, time };
         let now = time.now();
         match request.operation.as_str() {
-            operation::READ_CONTEXT => {
-                let authorized = check::authorize::<ReadContext>(token, &assertions, &snapshot, now)?;
-                let view = self.store.fenced_read(authorized.fence(), authorized.demand(), time, |r| {
-                    check_request_id(request_id)?;
-                    read_input::<Nothing>(&request.input)?;
-                    context::read(r, &authorized, &snapshot)
-                })?;
-                Ok(Called { response: CallResponse { replayed: false, output: to_value(&view)? }, ring: false })
-            }
             operation::EMIT => {
                 let authorized = check::authorize::<Emit>(token, &assertions, &snapshot, now)?;
                 self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
@@ -265,6 +293,20 @@ impl Toolbelt {
             tracing::warn!(%error, "some records of calls were not written");
         }
     }
+}
+
+/// What one view says about the bearer with this digest. Error: `wrong_credential_class` for an operator's.
+fn known_in(
+    r: &conduit_store::Read<'_>,
+    digest: &Sha256Digest,
+    state: &StateDir,
+    snapshots: &mut SnapshotCache,
+) -> Result<Known> {
+    let token = token::lookup(r, digest)?;
+    if token.is_none() && token::is_operator(r, digest)? {
+        return Err(Error::WrongCredentialClass);
+    }
+    Ok(Known { token, snapshot: snapshots.active(r, state)? })
 }
 
 /// What all operations of one call share.

@@ -17,6 +17,7 @@ use conduit_daemon::doorbell::Ringer;
 use conduit_daemon::http::{Reply, Request, Service};
 use conduit_daemon::path;
 use conduit_toolbelt::Toolbelt;
+use serde_json::Value;
 use tokio::sync::Notify;
 
 pub use program::main;
@@ -80,26 +81,19 @@ impl Desk {
         let route = routes::find(&request.method, &request.path)?;
         // Without a bearer nothing else is looked at.
         let Some(bearer) = request.bearer().map(str::to_owned) else { return Err(ApiError::forbidden()) };
+        let shown = |view: Result<Value, ApiError>| view.map(|view| Reply::json(200, &view)).map_err(Fault::Refused);
         let done = match route {
             Route::Call => self.call(&bearer, request).await,
-            Route::Guidance => {
-                return self.with(|toolbelt| toolbelt.guidance(&bearer)).map(|view| Reply::json(200, &view));
-            }
-            Route::Serving => match capability(request.query.as_deref()) {
-                Ok(name) => {
-                    return self.with(|toolbelt| toolbelt.serving(&bearer, &name)).map(|view| Reply::json(200, &view));
-                }
-                Err(malformed) => Err(Fault::Malformed(malformed)),
-            },
+            Route::Guidance => shown(self.with(|toolbelt| toolbelt.guidance(&bearer))),
+            Route::Serving => capability(request.query.as_deref())
+                .map_err(Fault::Malformed)
+                .and_then(|name| shown(self.with(|toolbelt| toolbelt.serving(&bearer, &name)))),
         };
         match done {
             Ok(reply) => Ok(reply),
             Err(Fault::Refused(error)) => Err(error),
             // Who may not call at all learns that first, and nothing about the request (T05, T06).
-            Err(Fault::Malformed(error)) => match self.with(|toolbelt| toolbelt.guidance(&bearer)) {
-                Ok(_) => Err(error),
-                Err(refused) => Err(refused),
-            },
+            Err(Fault::Malformed(error)) => Err(self.with(|toolbelt| Ok(toolbelt.unreadable(&bearer, error)))?),
         }
     }
 
