@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod activation;
+pub mod alarm;
 pub mod args;
 pub mod doorbell;
 pub mod http;
@@ -16,5 +17,6 @@ pub mod program;
 pub mod shutdown;
 pub mod spawn;
 mod unsafe_inherit;
+mod unsafe_readable;
 
 pub use args::DaemonArgs;

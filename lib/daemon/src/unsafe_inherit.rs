@@ -1,4 +1,4 @@
-//! The one room of this crate with unsafe code: adopting descriptors that the starter passed by number.
+//! Unsafe room: adopting descriptors that the starter passed by number.
 //!
 //! Holds nothing else: names, types and refusals are in [`crate::activation`].
 #![allow(unsafe_code)]
