@@ -95,6 +95,20 @@ fn a_process_finds_its_socket_token_file_and_tools_and_nothing_of_the_service() 
     assert_eq!(std::fs::read_to_string(suite.home().join("modes")).unwrap(), "600\n600\n");
 }
 
+/// X02, K10
+#[test]
+fn a_process_that_stops_its_runner_has_timed_out_all_the_same() {
+    let suite = Suite::start(|_| {
+        let mut binding = config::script("kill -STOP $PPID; exec sleep 1000");
+        (binding["deadline_s"], binding["config"]["stop_grace_ms"]) = (json!(1), json!(100));
+        config::one_scope(json!({"stops": binding}), json!([]))
+    });
+    let work = suite.work("stops", json!({}));
+    assert_eq!(suite.ended(&work).state, "failed", "{}", suite.log());
+    let execution = &suite.executions(&work)[0];
+    assert_eq!(execution.code.as_deref(), Some("deadline_exceeded"), "{execution:?}");
+}
+
 /// T12
 #[test]
 fn a_wait_that_nothing_answers_ends_at_its_timeout_and_a_parked_execution_resumes_as_itself() {

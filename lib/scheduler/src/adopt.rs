@@ -44,7 +44,9 @@ async fn take_over(host: &Rc<Host>, orphan: Orphan, claimed: Claimed) {
             }
             follow(host, execution, scope, |host, live| async move {
                 live.launched.set(true);
-                let ended = segment::watch(&host, &live, &claimed, launched).await;
+                // What runs has its deadline on record; it crossed the boundary in the same transaction.
+                let deadline = orphan.deadline_boot_us.unwrap_or(i64::MAX);
+                let ended = segment::watch(&host, &live, &claimed, launched, deadline).await;
                 segment::record(&host, &claimed, ended).await;
             });
         }

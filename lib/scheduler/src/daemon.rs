@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -11,6 +12,7 @@ use conduit_api::{ApiError, Code};
 use conduit_config::{ConfigService, SnapshotCache};
 use conduit_coordination::{executions, waits};
 use conduit_daemon::activation::bind_datagram;
+use conduit_daemon::alarm::Alarm;
 use conduit_daemon::doorbell::Doorbell;
 use conduit_daemon::program::{self, Start};
 use conduit_daemon::{DaemonArgs, notify, shutdown};
@@ -22,7 +24,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use crate::executors::Executors;
-use crate::host::{Host, LEASE_US, RENEWAL};
+use crate::host::Host;
+use crate::upkeep::Upkeep;
 use crate::{adopt, playbooks, turn};
 
 /// Pause after a turn that failed; it doubles up to [`FAULT_PAUSE_MAX`].
@@ -33,8 +36,8 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
 /// Pause between two batches of one sweep, and after one that found nothing to do, in microseconds.
 const SWEEP_PAUSE: i64 = 1_000_000;
 const SWEEP_PAUSE_IDLE: i64 = 600 * 1_000_000;
-/// Longest sleep without a look at the clock: a stepped wall clock is noticed within this.
-const SLEEP_MAX: Duration = Duration::from_secs(3600);
+/// Longest time between two turns: what a ring that was lost would have said is found within this.
+const SLEEP_MAX_US: i64 = 3600 * 1_000_000;
 
 /// Run the scheduler of Open Conduit
 #[derive(Debug, clap::Parser)]
@@ -82,7 +85,9 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
     }
     tracing::info!(owner = %host.owner, "ready");
-    attend(&host, &bell, stop).await;
+    attend(&host, bell, stop)
+        .await
+        .map_err(|e| ApiError::new(Code::Internal, format!("an alarm cannot be set: {e}")))?;
     if let Err(error) = notify::stopping() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler stops");
     }
@@ -143,54 +148,102 @@ fn host(
     })
 }
 
-/// Turns, until a signal comes.
-async fn attend(host: &Rc<Host>, bell: &Doorbell, stop: impl Future<Output = shutdown::Reason>) {
-    tokio::pin!(stop);
-    let mut renewal = Instant::now() + RENEWAL;
-    let mut fault_pause = FAULT_PAUSE;
-    let mut sweeper = Sweeper { due_at_us: 0 };
-    loop {
-        let pause = match turn::take(host).await {
-            Ok(began) => {
-                fault_pause = FAULT_PAUSE;
-                next_due(host, &mut sweeper, began)
-            }
-            Err(error) => {
-                tracing::error!(%error, "a turn failed and will be taken again");
-                fault_pause = (fault_pause * 2).min(FAULT_PAUSE_MAX);
-                fault_pause
-            }
+/// What the daemon waits for between two turns.
+struct Attention {
+    bell: Doorbell,
+    /// Until when a doorbell that failed is not listened to.
+    bell_muted: Option<Instant>,
+    since_boot: Alarm,
+    of_day: Alarm,
+    upkeep: Upkeep,
+}
+
+/// When the next turn is due.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    /// At this wall time, or when something rings.
+    Due(i64),
+    /// At this instant, whoever rings: the last turn failed.
+    Pause(Instant),
+}
+
+impl Attention {
+    fn new(bell: Doorbell) -> io::Result<Self> {
+        let upkeep = Upkeep::from(Clock.now());
+        Ok(Self { bell, bell_muted: None, since_boot: Alarm::since_boot()?, of_day: Alarm::of_day()?, upkeep })
+    }
+
+    /// Returns when the next turn is to be taken. Error: an alarm that cannot be set.
+    async fn until(&mut self, host: &Host, next: Next) -> io::Result<()> {
+        let (due, pause) = match next {
+            Next::Due(at_us) => (Some(at_us), None),
+            Next::Pause(end) => (None, Some(end)),
         };
-        let due = Instant::now() + pause;
-        let running = !host.live.borrow().is_empty();
-        tokio::select! {
-            reason = &mut stop => {
-                tracing::info!(?reason, running = host.live.borrow().len(), "stopping; executions run on");
-                return;
-            }
-            rung = bell.rung() => if let Err(error) = rung {
-                tracing::error!(%error, "the doorbell failed; timers go on");
-                tokio::time::sleep(FAULT_PAUSE_MAX).await;
-            },
-            () = host.wake.notified() => {}
-            () = sleep_until(due) => {}
-            () = sleep_until(renewal), if running => {
-                renewal = Instant::now() + RENEWAL;
-                let now = host.now();
-                if let Err(error) = host.store.borrow_mut().write(|tx| executions::renew(tx, &host.owner, LEASE_US, now)) {
-                    tracing::error!(%error, "leases were not renewed");
+        loop {
+            self.upkeep.carry_out(host, host.now());
+            tokio::select! {
+                biased;
+                woken = self.since_boot.at(self.upkeep.due_us(host)) => woken?,
+                () = host.launched.notified() => {} // it has a deadline
+                woken = self.of_day.at(due.unwrap_or(i64::MAX)), if due.is_some() => return woken,
+                () = at(pause), if pause.is_some() => return Ok(()),
+                () = host.wake.notified(), if due.is_some() => return Ok(()),
+                () = at(self.bell_muted), if self.bell_muted.is_some() => self.bell_muted = None,
+                rung = self.bell.rung(), if due.is_some() && self.bell_muted.is_none() => match rung {
+                    Ok(()) => return Ok(()),
+                    Err(error) => {
+                        tracing::error!(%error, "the doorbell failed; timers go on");
+                        self.bell_muted = Some(Instant::now() + FAULT_PAUSE_MAX);
+                    }
                 }
             }
-        }
-        if !running {
-            renewal = Instant::now() + RENEWAL;
         }
     }
 }
 
-/// How long nothing falls due: a wait, a retry, a sweep. A retry that fell due since the turn `began` may have been too
-/// late for it, and is due at once.
-fn next_due(host: &Host, sweeper: &mut Sweeper, began: Now) -> Duration {
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Turns, until a signal comes.
+async fn attend(host: &Rc<Host>, bell: Doorbell, stop: impl Future<Output = shutdown::Reason>) -> io::Result<()> {
+    let mut attention = Attention::new(bell)?;
+    let turns = async {
+        let mut fault_pause = FAULT_PAUSE;
+        let mut sweeper = Sweeper { due_at_us: 0 };
+        loop {
+            attention.upkeep.carry_out(host, host.now());
+            let next = match turn::take(host).await {
+                Ok(taken) => {
+                    fault_pause = FAULT_PAUSE;
+                    let due = next_due(host, &mut sweeper, taken.began);
+                    Next::Due(if taken.more { 0 } else { due })
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a turn failed and will be taken again");
+                    fault_pause = (fault_pause * 2).min(FAULT_PAUSE_MAX);
+                    Next::Pause(Instant::now() + fault_pause)
+                }
+            };
+            attention.until(host, next).await?;
+        }
+    };
+    tokio::select! {
+        biased;
+        reason = stop => {
+            tracing::info!(?reason, running = host.live.borrow().len(), "stopping; executions run on");
+            Ok(())
+        }
+        failed = turns => failed,
+    }
+}
+
+/// When something falls due, by the wall clock: a wait, a retry, a sweep. A retry that fell due since the turn `began` may
+/// have been too late for it, and is due at once.
+fn next_due(host: &Host, sweeper: &mut Sweeper, began: Now) -> i64 {
     sweeper.sweep_if_due(host);
     let now = host.now();
     let due = host.store.borrow_mut().read(|r| {
@@ -201,8 +254,8 @@ fn next_due(host: &Host, sweeper: &mut Sweeper, began: Now) -> Duration {
         tracing::error!(%error, "due times cannot be read");
         Some(now.wall.0 + 1_000_000)
     });
-    let at = soonest.into_iter().chain([sweeper.due_at_us]).min().unwrap_or(i64::MAX);
-    Duration::from_micros(u64::try_from(at - now.wall.0).unwrap_or(0)).min(SLEEP_MAX)
+    let latest = now.wall.0 + SLEEP_MAX_US;
+    soonest.map_or(latest, |at| at.min(latest)).min(sweeper.due_at_us)
 }
 
 /// Knows when the next sweep has something to do, so that a turn need not ask.
@@ -246,11 +299,13 @@ async fn finish(host: &Host) {
 mod tests {
     use super::*;
     use crate::testing::World;
+    use std::os::unix::fs::DirBuilderExt;
 
     const SECOND_US: i64 = 1_000_000;
 
-    fn pause_since(world: &World, began: Now) -> Duration {
-        next_due(&world.host, &mut Sweeper { due_at_us: i64::MAX }, began)
+    /// Microseconds from now until something falls due.
+    fn pause_since(world: &World, began: Now) -> i64 {
+        next_due(&world.host, &mut Sweeper { due_at_us: i64::MAX }, began) - Clock.now().wall.0
     }
 
     /// A world with one ready Work, due `after_us` from now.
@@ -268,21 +323,21 @@ mod tests {
     #[tokio::test]
     async fn with_nothing_due_the_daemon_sleeps_until_it_is_rung() {
         let world = World::new();
-        assert_eq!(pause_since(&world, Clock.now()), SLEEP_MAX);
+        assert!(pause_since(&world, Clock.now()) > 3590 * SECOND_US);
     }
 
     #[tokio::test]
     async fn the_daemon_sleeps_until_the_next_retry_and_no_longer() {
         let (world, now) = ready_in(90 * SECOND_US).await;
         let pause = pause_since(&world, now);
-        assert!(pause > Duration::from_secs(60) && pause <= Duration::from_secs(90), "{pause:?}");
+        assert!(pause > 60 * SECOND_US && pause <= 90 * SECOND_US, "{pause}");
     }
 
     #[tokio::test]
     async fn a_retry_that_fell_due_while_the_turn_was_taken_gets_a_turn_at_once() {
         let (world, now) = ready_in(0).await;
-        assert_eq!(pause_since(&world, now.plus(-1)), Duration::ZERO, "the turn began before it was due");
-        assert_eq!(pause_since(&world, now), SLEEP_MAX, "it was due for the turn, and left for want of room");
+        assert!(pause_since(&world, now.plus(-1)) <= 0, "the turn began before it was due");
+        assert!(pause_since(&world, now) > 3590 * SECOND_US, "it was due for the turn, and left for want of room");
     }
 
     /// T04, T15
@@ -295,5 +350,43 @@ mod tests {
         assert!(next > Clock.now().wall.0 + 3600 * SECOND_US);
         sweeper.sweep_if_due(&world.host);
         assert_eq!(sweeper.due_at_us, next);
+    }
+
+    fn doorbell(world: &World) -> (Doorbell, conduit_daemon::doorbell::Ringer) {
+        std::fs::DirBuilder::new().mode(0o700).create(&world.host.places.runtime).unwrap();
+        let socket = bind_datagram(&world.host.places.doorbell_socket()).unwrap();
+        (Doorbell::new(socket).unwrap(), conduit_daemon::doorbell::Ringer::new(&world.host.places))
+    }
+
+    #[tokio::test]
+    async fn after_a_turn_that_failed_no_ring_shortens_the_pause() {
+        let world = World::new();
+        let (bell, ringer) = doorbell(&world);
+        let mut attention = Attention::new(bell).unwrap();
+        let end = Instant::now() + Duration::from_millis(200);
+        ringer.ring();
+        world.host.wake.notify_one();
+        attention.until(&world.host, Next::Pause(end)).await.unwrap();
+        assert!(Instant::now() >= end);
+        attention.until(&world.host, Next::Due(i64::MAX)).await.unwrap();
+        attention.until(&world.host, Next::Due(i64::MAX)).await.unwrap(); // both were kept
+    }
+
+    /// U02
+    #[tokio::test]
+    async fn a_stop_is_heard_in_the_middle_of_a_backlog() {
+        let local = tokio::task::LocalSet::new();
+        let run = async {
+            let world = World::new();
+            let (bell, _) = doorbell(&world);
+            world.ask_for("busy", 300);
+            let stop = async {
+                tokio::task::yield_now().await;
+                shutdown::Reason::Terminate
+            };
+            attend(&world.host, bell, stop).await.unwrap();
+            assert!(world.number("SELECT count(*) FROM event WHERE route IS NULL") > 100);
+        };
+        local.run_until(run).await;
     }
 }

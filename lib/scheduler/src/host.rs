@@ -4,7 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
 use conduit_api::places::Places;
 use conduit_api::{ExecutionId, ScopeId};
@@ -20,7 +19,7 @@ use crate::executors::Executors;
 /// bounds how long a token outlives a daemon that never comes back.
 pub const LEASE_US: i64 = 900 * 1_000_000;
 /// How often leases are renewed while something runs.
-pub const RENEWAL: Duration = Duration::from_secs(300);
+pub const RENEWAL_US: i64 = 300 * 1_000_000;
 
 /// An execution whose segment this daemon follows.
 #[derive(Debug)]
@@ -29,6 +28,10 @@ pub struct Live {
     /// Asked to stop; told once.
     pub stop: Rc<Notify>,
     pub stop_reason: Cell<Option<StopReason>>,
+    /// Its runner let the deadline pass; told once.
+    pub overdue: Notify,
+    /// When it is to be told so, in microseconds since boot.
+    pub overdue_boot_us: Cell<i64>,
     /// Past the launch boundary; before it, a shutdown waits for a moment.
     pub launched: Cell<bool>,
 }

@@ -1,8 +1,8 @@
 //! The scheduler daemon: routes what was accepted, claims what is ready, runs it through the kernel, and applies what
 //! it declared.
 //!
-//! One thread. [`turn`] does all there is to do now; [`daemon`] waits for a ring, a due time or the end of a process,
-//! and takes a turn again. [`segment`] follows one segment from its claim to its end; [`adopt`] finds those that an
+//! One thread. [`turn`] does what there is to do now; [`daemon`] waits for a ring, a due time or the end of a process,
+//! and takes a turn again; [`upkeep`] renews leases and minds deadlines meanwhile. [`segment`] follows one segment from its claim to its end; [`adopt`] finds those that an
 //! earlier daemon left.
 #![forbid(unsafe_code)]
 
@@ -16,5 +16,6 @@ mod segment;
 #[cfg(test)]
 mod testing;
 mod turn;
+mod upkeep;
 
 pub use daemon::main;

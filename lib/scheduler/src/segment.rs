@@ -44,10 +44,9 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
         execution = %claimed.execution, work = %claimed.work, epoch = claimed.epoch, segment = claimed.segment, "claimed"
     );
     let ended = match start(&host, &claimed).await {
-        Ok(Started::Launched(launched)) => {
+        Ok(Started::Launched(launched, deadline_boot_us)) => {
             live.launched.set(true);
-            host.launched.notify_one();
-            watch(&host, &live, &claimed, launched).await
+            watch(&host, &live, &claimed, launched, deadline_boot_us).await
         }
         Ok(Started::Dispatched(attempt)) => Ended::by_evidence(attempt),
         Ok(Started::Stopped(attempt)) => Ended { end: SegmentEnd::Stopped, attempt: Some((attempt, Past::Admission)) },
@@ -58,7 +57,8 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
 
 /// How far a segment came.
 enum Started {
-    Launched(Launched),
+    /// It runs, until its deadline in microseconds since boot.
+    Launched(Launched, i64),
     /// Past the boundary, and the launch failed: only evidence can say whether anything started (K01).
     Dispatched(AttemptId),
     /// Somebody asked to stop it before the boundary, so nothing was started.
@@ -157,7 +157,7 @@ fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64)
         return Ok(Started::Stopped(attempt));
     }
     Ok(match host.kernel.launch(staged) {
-        Ok(launched) => Started::Launched(launched),
+        Ok(launched) => Started::Launched(launched, deadline_boot_us),
         Err(error) => {
             tracing::error!(execution = %claimed.execution, %error, "the launch failed; the evidence decides what became of it");
             Started::Dispatched(attempt)
@@ -185,38 +185,54 @@ pub fn issue(
     token::issue(tx, &NewToken { claimed, grants: &grants, expires_boot_us })
 }
 
-/// Follows a running process until its runner has ended, and stops it when somebody asks.
-pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launched) -> Ended {
+/// Follows a running process until its runner has ended, and stops it when somebody asks, or when the runner itself
+/// does not at the deadline: nobody is his own only guard.
+pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launched, deadline_boot_us: i64) -> Ended {
+    let patience_us = i64::try_from(launched.patience().as_micros()).unwrap_or(i64::MAX);
+    live.overdue_boot_us.set(deadline_boot_us.saturating_add(patience_us));
+    host.launched.notify_one();
     let attempt = launched.attempt.clone();
     let recorded = host.store.borrow_mut().write(|tx| host.kernel.record_running(tx, &attempt, &launched, host.now()));
     if let Err(error) = recorded {
         tracing::warn!(execution = %claimed.execution, %error, "the runner was not recorded; its own evidence stands");
     }
+    let (mut asked, mut pause) = (None, RECORD_PAUSE);
     loop {
-        tokio::select! {
+        asked = tokio::select! {
             exited = launched.exited() => {
                 if let Err(error) = exited {
                     tracing::error!(execution = %claimed.execution, %error, "the runner cannot be watched");
                 }
                 break;
             }
-            () = live.stop.notified() => stop(host, claimed, &attempt, &launched).await,
+            () = live.stop.notified() => Some(StopReason::Cancel),
+            () = live.overdue.notified() => Some(StopReason::Deadline),
+            () = tokio::time::sleep(pause), if asked.is_some() => {
+                pause = (pause * 2).min(RECORD_PAUSE_MAX);
+                asked
+            }
+        };
+        if let Some(reason) = asked
+            && stop(host, claimed, &attempt, &launched, reason).await
+        {
+            asked = None;
         }
     }
     Ended::by_evidence(attempt)
 }
 
-/// Records that the process is to stop, then stops it.
-async fn stop(host: &Host, claimed: &Claimed, attempt: &AttemptId, launched: &Launched) {
-    tracing::info!(execution = %claimed.execution, "stopping");
-    let recorded =
-        host.store.borrow_mut().write(|tx| host.kernel.record_stop(tx, attempt, StopReason::Cancel, host.now()));
+/// Records that the process is to stop, then stops it; `false` when it has to be asked again.
+async fn stop(host: &Host, claimed: &Claimed, attempt: &AttemptId, launched: &Launched, reason: StopReason) -> bool {
+    tracing::info!(execution = %claimed.execution, reason = reason.as_str(), "stopping");
+    let recorded = host.store.borrow_mut().write(|tx| host.kernel.record_stop(tx, attempt, reason, host.now()));
     if let Err(error) = recorded {
         tracing::warn!(execution = %claimed.execution, %error, "the stop could not be recorded; it is carried out all the same");
     }
-    if let Err(error) = host.kernel.stop(launched).await {
-        tracing::error!(execution = %claimed.execution, %error, "the runner could not be stopped");
+    let stopped = host.kernel.stop(launched).await;
+    if let Err(error) = &stopped {
+        tracing::error!(execution = %claimed.execution, %error, "the runner could not be stopped yet");
     }
+    stopped.is_ok()
 }
 
 /// Records the end of a segment, again and again until the store takes it, then tidies up.

@@ -82,12 +82,15 @@ impl World {
     /// Accepts `count` Events that start Work in `scope`.
     pub fn ask_for(&self, scope: &str, count: u32) {
         let (scope, data): (ScopeId, _) = (scope.parse().unwrap(), Map::new());
-        for _ in 0..count {
-            let delivery = self.deliveries.replace_with(|n| *n + 1).to_string();
-            let event = NewEvent::new(&scope, "demo.start", source::MANUAL, &delivery, &data);
-            let bounds = Bounds { depth_max: 9, per_minute: 999 };
-            self.host.store.borrow_mut().write(|tx| events::accept(tx, &event, bounds, Clock.now())).unwrap();
-        }
+        let ask = |tx: &conduit_store::Write<'_>| {
+            for _ in 0..count {
+                let delivery = self.deliveries.replace_with(|n| *n + 1).to_string();
+                let event = NewEvent::new(&scope, "demo.start", source::MANUAL, &delivery, &data);
+                events::accept(tx, &event, Bounds { depth_max: 9, per_minute: 999 }, Clock.now())?;
+            }
+            Ok::<_, conduit_coordination::Error>(())
+        };
+        self.host.store.borrow_mut().write(ask).unwrap();
     }
 
     /// Changes rows behind the suite's back.

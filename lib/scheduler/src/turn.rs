@@ -1,4 +1,4 @@
-//! A turn: everything that there is to do now, in bounded steps.
+//! A turn: what there is to do now, a bounded share of each kind.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,6 +16,10 @@ use crate::segment;
 const ROUTE_BATCH: i64 = 64;
 /// Waits that one transaction times out.
 const TIMEOUT_BATCH: i64 = 64;
+/// Batches of one kind in one turn; no stream of one kind keeps the others from theirs.
+const BATCHES_MAX: usize = 16;
+/// Executions that one turn claims, and those that it tidies up after.
+const EXECUTIONS_MAX: usize = 64;
 
 /// A fault of a turn; the next one tries again.
 #[derive(Debug, thiserror::Error)]
@@ -30,16 +34,38 @@ pub enum Error {
     Store(#[from] conduit_store::Error),
 }
 
-/// Stops what is to be stopped, times out, routes, claims. Returns when it began: what falls due after that was not its
-/// business, so that is the instant from which to look for the next due time.
-pub async fn take(host: &Rc<Host>) -> Result<Now, Error> {
+/// What a turn came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// When it began: what falls due after that was not its business, so that is the instant from which to look for the
+    /// next due time.
+    pub began: Now,
+    /// A bound was reached, so the next turn is due at once.
+    pub more: bool,
+}
+
+/// Stops what is to be stopped, times out, routes, claims: a bounded share of each. A step that fails keeps no other from
+/// its turn; the first fault is returned. May be dropped at any await: it is between two transactions there.
+pub async fn take(host: &Rc<Host>) -> Result<Taken, Error> {
     let began = host.now();
-    pass_stops_on(host)?;
-    tidy_ended(host)?;
-    time_out(host).await?;
-    route(host).await?;
-    claim(host).await?;
-    Ok(began)
+    let steps = [
+        pass_stops_on(host).map(|()| false),
+        tidy_ended(host),
+        time_out(host).await,
+        route(host).await,
+        claim(host).await,
+    ];
+    let mut more = false;
+    for step in steps {
+        more |= step?;
+    }
+    Ok(Taken { began, more })
+}
+
+/// Between two batches: the daemon's other tasks go on, and stops are passed on.
+async fn breathe(host: &Host) -> Result<(), Error> {
+    tokio::task::yield_now().await;
+    pass_stops_on(host)
 }
 
 /// Tells each followed segment that somebody asked to stop it.
@@ -57,59 +83,65 @@ fn pass_stops_on(host: &Host) -> Result<(), Error> {
 }
 
 /// Removes the endpoints of executions that were ended while they were parked. Noted first: what a crash leaves behind
-/// after that, the next start sweeps.
-fn tidy_ended(host: &Rc<Host>) -> Result<(), Error> {
+/// after that, the next start sweeps. Returns whether there are more.
+fn tidy_ended(host: &Rc<Host>) -> Result<bool, Error> {
     let ended = host.store.borrow_mut().read(executions::ended_while_parked)?;
-    for execution in ended {
+    let more = ended.len() > EXECUTIONS_MAX;
+    for execution in ended.into_iter().take(EXECUTIONS_MAX) {
         host.store.borrow_mut().write(|tx| executions::noted(tx, &execution))?;
         let host = Rc::clone(host);
         tokio::task::spawn_local(async move { segment::remove_endpoint(&host, &execution).await });
     }
-    Ok(())
+    Ok(more)
 }
 
-async fn time_out(host: &Host) -> Result<(), Error> {
-    loop {
+/// Times out what is due. Returns whether more may be.
+async fn time_out(host: &Host) -> Result<bool, Error> {
+    for _ in 0..BATCHES_MAX {
         let now = host.now();
         let due = host.store.borrow_mut().read(waits::next_due)?.is_some_and(|at| at <= now.wall.0);
         if !due {
-            return Ok(());
+            return Ok(false);
         }
         host.store.borrow_mut().write(|tx| waits::fire_due(tx, TIMEOUT_BATCH, now))?;
-        tokio::task::yield_now().await;
+        breathe(host).await?;
     }
+    Ok(true)
 }
 
-async fn route(host: &Host) -> Result<(), Error> {
-    while host.store.borrow_mut().read(routing::pending)? {
+/// Routes what is pending. Returns whether more may be.
+async fn route(host: &Host) -> Result<bool, Error> {
+    for _ in 0..BATCHES_MAX {
+        if !host.store.borrow_mut().read(routing::pending)? {
+            return Ok(false);
+        }
         let now = host.now();
         let routed = host.store.borrow_mut().write(|tx| {
             let snapshot = host.active(tx)?;
             Ok::<_, Error>(routing::route_batch(tx, &snapshot, ROUTE_BATCH, now)?)
         })?;
-        if routed.interrupted {
-            pass_stops_on(host)?;
-        }
         tracing::debug!(events = routed.events, "routed");
-        tokio::task::yield_now().await;
+        breathe(host).await?;
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Claims until nothing is due or there is no room; each claim starts its segment on its own.
-async fn claim(host: &Rc<Host>) -> Result<(), Error> {
-    loop {
+/// Claims until nothing is due or there is no room; each claim starts its segment on its own. Returns whether more may
+/// be claimed.
+async fn claim(host: &Rc<Host>) -> Result<bool, Error> {
+    for _ in 0..EXECUTIONS_MAX {
         let now = host.now();
-        let Some(snapshot) = claimable(host, now)? else { return Ok(()) };
+        let Some(snapshot) = claimable(host, now)? else { return Ok(false) };
         let after = host.turn_of.borrow().clone();
         let claimed = host.store.borrow_mut().write(|tx| {
             executions::claim_next(tx, &after, &host.claim(&snapshot), |scope| has_room(host, &snapshot, scope), now)
         })?;
-        let Some(claimed) = claimed else { return Ok(()) };
+        let Some(claimed) = claimed else { return Ok(false) };
         host.turn_of.replace(claimed.scope.as_str().to_owned());
         follow(host, claimed.execution.clone(), claimed.scope.clone(), |host, live| segment::run(host, live, claimed));
-        tokio::task::yield_now().await;
+        breathe(host).await?;
     }
+    Ok(true)
 }
 
 /// The active configuration, when there is room for one more execution and something is ready and due: looking costs
@@ -135,8 +167,14 @@ where
     T: FnOnce(Rc<Host>, Rc<Live>) -> F,
     F: Future<Output = ()> + 'static,
 {
-    let live =
-        Rc::new(Live { scope, stop: Rc::new(Notify::new()), stop_reason: Cell::new(None), launched: Cell::new(false) });
+    let live = Rc::new(Live {
+        scope,
+        stop: Rc::new(Notify::new()),
+        stop_reason: Cell::new(None),
+        overdue: Notify::new(),
+        overdue_boot_us: Cell::new(i64::MAX),
+        launched: Cell::new(false),
+    });
     host.live.borrow_mut().insert(execution.clone(), Rc::clone(&live));
     let running = task(Rc::clone(host), live);
     let host = Rc::clone(host);
@@ -174,6 +212,45 @@ mod tests {
             world.forget("busy");
             take(&world.host).await.unwrap();
             assert_eq!(world.followed(), (1, 2), "the scope whose turn it is comes first");
+        })
+        .await;
+    }
+
+    /// T07
+    #[tokio::test]
+    async fn a_stream_of_events_keeps_no_scope_from_its_turn() {
+        locally(async {
+            let world = World::new();
+            world.ask_for("calm", 1);
+            route(&world.host).await.unwrap();
+            world.ask_for("busy", 1100);
+            let taken = take(&world.host).await.unwrap();
+            assert!(taken.more, "there is another turn at once");
+            assert_eq!(world.followed().1, 1);
+            let pending = || world.number("SELECT count(*) FROM event WHERE route IS NULL");
+            assert!(pending() > 0);
+            while take(&world.host).await.unwrap().more {}
+            assert_eq!(pending(), 0);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_step_that_fails_keeps_no_other_from_its_turn() {
+        locally(async {
+            let world = World::new();
+            world.ask_for("calm", 1);
+            take(&world.host).await.unwrap();
+            world.forget("calm");
+            world.sql("UPDATE execution SET state = 'parked', owner = NULL");
+            world.sql("UPDATE work SET state = 'waiting'");
+            world.sql(
+                "INSERT INTO wait (id, work_id, execution_id, scope_id, mode, state, watermark, timeout_at_us, unmatched, created_at_us)
+                 SELECT 'damaged', work_id, id, scope_id, 'any', 'pending', 0, 1, 1, 0 FROM execution",
+            );
+            world.ask_for("busy", 1);
+            take(&world.host).await.unwrap_err();
+            assert_eq!(world.followed(), (1, 0), "routed and claimed all the same");
         })
         .await;
     }
