@@ -6,8 +6,8 @@ CREATE TABLE operation (
     client_request_id TEXT    NOT NULL,
     request_digest    BLOB    NOT NULL CHECK (length(request_digest) = 32),
     plan_digest       BLOB    NOT NULL CHECK (length(plan_digest) = 32),
-    request           TEXT    NOT NULL,    -- canonical JSON: what was asked for
-    plan              TEXT    NOT NULL,    -- canonical JSON: what the world was at first admission
+    request           TEXT    NOT NULL,    -- canonical JSON: what was asked for; empty once the attempt has ended
+    plan              TEXT    NOT NULL,    -- canonical JSON: what the world was at first admission; empty once the attempt has ended
     admitted_at_us    INTEGER NOT NULL,
     UNIQUE (principal, client_request_id)
 ) STRICT;

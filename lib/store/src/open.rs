@@ -55,6 +55,8 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     }
     conn.pragma_update(None, "synchronous", synchronous).map_err(doing("setting up the store"))?;
     conn.pragma_update(None, "foreign_keys", true).map_err(doing("setting up the store"))?;
+    // What is taken out of a row is not to be found in the file: an operation's texts go with the end of its attempt.
+    conn.pragma_update(None, "secure_delete", true).map_err(doing("setting up the store"))?;
     conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(doing("setting up the store"))?;
     conn.pragma_update(None, "cache_size", -2048).map_err(doing("setting up the store"))?;
     Ok(conn)

@@ -180,7 +180,11 @@ const MOVE: &str = "
 const MOVE_RESERVATION: &str = "
     UPDATE reservation SET state = :state, since_us = :now WHERE attempt_id = :id AND state <> :state";
 
-/// Moves an attempt, with its reservation and its event. Error: `illegal_state` for a move that its state lacks.
+// The digests stay: they answer a replay. The texts have served, and hold arguments and environment.
+const FORGET_DOCUMENTS: &str = "
+    UPDATE operation SET request = '', plan = '' WHERE job_id = (SELECT job_id FROM attempt WHERE id = :id)";
+
+/// Moves an attempt, with its reservation and its event; with its end the texts of its operation go. Error: `illegal_state` for a move that its state lacks.
 pub(crate) fn transition(
     tx: &Write<'_>,
     record: Record,
@@ -218,6 +222,9 @@ pub(crate) fn transition(
         | AttemptState::Running { .. }
         | AttemptState::Stopping { .. } => "active",
     };
+    if matches!(state, AttemptState::Ended { .. }) {
+        tx.execute("forgetting an operation's texts", FORGET_DOCUMENTS, named_params! { ":id": record.id.as_str() })?;
+    }
     let slot = named_params! { ":id": record.id.as_str(), ":state": held, ":now": now.wall.0 };
     tx.execute("moving a reservation", MOVE_RESERVATION, slot)?;
     let revision = record.revision + 1;
@@ -232,7 +239,7 @@ fn text<T: serde::Serialize>(id: &AttemptId, what: &T) -> Result<String> {
 const DOCUMENTS: &str = "
     SELECT o.request, o.plan FROM attempt a JOIN operation o ON o.job_id = a.job_id WHERE a.id = :id";
 
-/// The canonical bytes of request and plan, as a bundle holds them.
+/// The canonical bytes of request and plan, as a bundle holds them; empty once the attempt has ended.
 pub(crate) fn documents(read: &Read<'_>, id: &AttemptId) -> Result<(String, String)> {
     let row = |row: &Row<'_>| Ok((row.get("request")?, row.get("plan")?));
     let found = read.optional("loading an operation", DOCUMENTS, named_params! { ":id": id.as_str() }, row)?;

@@ -142,6 +142,7 @@ fn check_directory(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempt::StopReason;
     use crate::kernel::fixture::{Fixture, request};
     use conduit_store::Clock;
 
@@ -255,5 +256,28 @@ mod tests {
         for path in paths.chain([staged.bundle.dir().to_owned()]) {
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
         }
+    }
+
+    /// C02
+    #[test]
+    fn what_an_attempt_was_started_with_leaves_the_store_when_it_ends() {
+        let mut host = Fixture::new();
+        let mut asked = request("1");
+        asked.args = vec!["needle-in-an-argument".into(), "x".repeat(20_000)];
+        asked.env.insert("SECRET".into(), "needle-in-the-environment".into());
+        let admitted = host.admit(&asked).unwrap();
+        let attempt = admitted.attempt.clone();
+        host.kernel.stage(&mut host.store, &attempt).unwrap();
+        host.store.write(|tx| host.kernel.record_stop(tx, &attempt, StopReason::Cancel, Clock.now())).unwrap();
+        host.kernel.forget_bundle(&attempt).unwrap();
+        assert_eq!(host.admit(&asked).unwrap().attempt, attempt, "the digests still answer a replay");
+        let Fixture { base, store, kernel: _kernel } = host;
+        drop(store); // the last to close it writes the log back
+        let state = base.path().join("state");
+        for name in ["store.db", "store.db-wal"] {
+            let bytes = std::fs::read(state.join(name)).unwrap_or_default();
+            assert!(!bytes.windows(10).any(|part| part == b"needle-in-"), "{name}");
+        }
+        assert!(state.join("store.db").exists());
     }
 }
