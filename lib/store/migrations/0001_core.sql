@@ -77,7 +77,8 @@ CREATE INDEX work_due ON work (ready_at_us) WHERE state = 'ready';
 CREATE INDEX work_created ON work (created_at_us, id);
 CREATE INDEX work_scope ON work (scope_id, created_at_us, id);
 CREATE INDEX work_state ON work (state, created_at_us, id);
-CREATE INDEX work_parent ON work (parent_work_id) WHERE parent_work_id IS NOT NULL;
+CREATE INDEX work_scope_state ON work (scope_id, state, created_at_us, id);
+CREATE INDEX work_parent ON work (parent_work_id, created_at_us, id) WHERE parent_work_id IS NOT NULL;
 
 -- How many Works each state holds, so that health costs the same at any size.
 CREATE TABLE work_count (
@@ -145,10 +146,11 @@ CREATE TABLE execution (
     revision         INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 CREATE INDEX execution_live ON execution (scope_id, id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
-CREATE INDEX execution_work ON execution (work_id, created_at_us);
+CREATE INDEX execution_work ON execution (work_id, created_at_us, id);
 CREATE INDEX execution_created ON execution (created_at_us, id);
 CREATE INDEX execution_scope ON execution (scope_id, created_at_us, id);
 CREATE INDEX execution_state ON execution (state, created_at_us, id);
+CREATE INDEX execution_scope_state ON execution (scope_id, state, created_at_us, id);
 CREATE INDEX execution_stop ON execution (id) WHERE stop_reason IS NOT NULL;
 -- At most one live execution of a Work: nothing physical happens twice.
 CREATE UNIQUE INDEX execution_single ON execution (work_id) WHERE state IN ('claimed', 'running', 'parked', 'orphaned');
@@ -197,10 +199,11 @@ CREATE TABLE wait (
     created_at_us  INTEGER NOT NULL,
     finished_at_us INTEGER CHECK ((state = 'pending') = (finished_at_us IS NULL))
 ) STRICT;
-CREATE INDEX wait_work ON wait (work_id, created_at_us);
+CREATE INDEX wait_work ON wait (work_id, created_at_us, id);
 CREATE INDEX wait_created ON wait (created_at_us, id);
 CREATE INDEX wait_scope ON wait (scope_id, created_at_us, id);
 CREATE INDEX wait_state ON wait (state, created_at_us, id);
+CREATE INDEX wait_scope_state ON wait (scope_id, state, created_at_us, id);
 CREATE INDEX wait_due ON wait (timeout_at_us) WHERE state = 'pending' AND timeout_at_us IS NOT NULL;
 
 CREATE TABLE wait_predicate (
@@ -257,7 +260,7 @@ CREATE TABLE artifact (
 ) STRICT;
 CREATE INDEX artifact_created ON artifact (created_at_us, id);
 CREATE INDEX artifact_scope ON artifact (scope_id, created_at_us, id);
-CREATE INDEX artifact_work ON artifact (work_id, created_at_us);
+CREATE INDEX artifact_work ON artifact (work_id, created_at_us, id);
 
 CREATE TABLE operator (
     id              TEXT    PRIMARY KEY,

@@ -7,8 +7,14 @@ use conduit_store::{Read, Row, column_id, named_params};
 use super::{Filter, List, Listed, Window};
 use crate::error::Result;
 
-const LIST: List =
-    List { doing: "listing artifacts", columns: "x.*", table: "artifact", at: "created_at_us", weight: "0" };
+pub(super) const LIST: List = List {
+    doing: "listing artifacts",
+    columns: "x.*",
+    table: "artifact",
+    work: ("work_id", "artifact_work"),
+    at: "created_at_us",
+    weight: "0",
+};
 const GET: &str = "SELECT * FROM artifact WHERE id = :id";
 
 /// Artifacts, newest first. An Artifact has no state to filter by: such a filter excludes nothing.

@@ -11,8 +11,14 @@ use crate::error::Result;
 /// Bytes of data that one chain shows.
 const CHAIN_BYTES_MAX: i64 = 32 << 20;
 
-const LIST: List =
-    List { doing: "listing Events", columns: "x.*", table: "event", at: "seq", weight: "length(CAST(x.data AS BLOB))" };
+pub(super) const LIST: List = List {
+    doing: "listing Events",
+    columns: "x.*",
+    table: "event",
+    work: ("work_id", "event_work"),
+    at: "seq",
+    weight: "length(CAST(x.data AS BLOB))",
+};
 const GET: &str = "SELECT * FROM event WHERE id = :id";
 const CHAIN: &str = "
     SELECT * FROM (

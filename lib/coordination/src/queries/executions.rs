@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::{Filter, List, Listed, Window, document, optional_at};
 use crate::error::Result;
 
-const LIST: List = List {
+pub(super) const LIST: List = List {
     doing: "listing executions",
     columns: "x.*",
     table: "execution",
+    work: ("work_id", "execution_work"),
     at: "created_at_us",
     weight: "length(coalesce(x.message, '')) + length(coalesce(x.usage, ''))",
 };

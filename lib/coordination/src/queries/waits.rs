@@ -8,10 +8,11 @@ use conduit_store::{Read, Row, column_id, named_params};
 use super::{Filter, List, Listed, Window, document, optional_at, optional_id};
 use crate::error::Result;
 
-const LIST: List = List {
+pub(super) const LIST: List = List {
     doing: "listing waits",
     columns: "x.*",
     table: "wait",
+    work: ("work_id", "wait_work"),
     at: "created_at_us",
     weight: "(SELECT sum(length(p.data) + 256) FROM wait_predicate p WHERE p.wait_id = x.id)",
 };

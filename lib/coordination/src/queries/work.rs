@@ -7,10 +7,11 @@ use conduit_store::{Read, Row, column_id, named_params};
 use super::{Filter, List, Listed, Window, document, optional_at, optional_id};
 use crate::error::Result;
 
-const LIST: List = List {
+pub(super) const LIST: List = List {
     doing: "listing Works",
     columns: "x.*, (SELECT json_group_array(key) FROM (SELECT key FROM work_key k WHERE k.work_id = x.id ORDER BY key)) AS keys",
     table: "work",
+    work: ("parent_work_id", "work_parent"),
     at: "created_at_us",
     weight: "length(coalesce(x.outcome, ''))",
 };
@@ -20,9 +21,7 @@ const GET: &str = "
 
 /// Works, newest first. A filter by Work finds the children of that Work.
 pub fn list(r: &Read<'_>, filter: Filter<'_>, window: Window<'_>) -> Result<Listed<WorkView>> {
-    let parents = List { table: "(SELECT *, parent_work_id AS work_id FROM work)", ..LIST };
-    let list = if filter.work.is_some() { &parents } else { &LIST };
-    list.page(r, filter, window, view)
+    LIST.page(r, filter, window, view)
 }
 
 /// One Work.
