@@ -285,6 +285,34 @@ fn a_connection_above_the_bound_is_told_so_and_a_freed_place_is_used() {
     .unwrap();
 }
 
+/// A connection that has got its answer and was closed does not count, however many more wait to be accepted.
+#[test]
+fn a_burst_of_short_connections_above_the_bound_is_served_to_the_last() {
+    use std::io::{Read as _, Write as _};
+
+    block_on(async {
+        let dir = owner_only();
+        let listener = bind_stream(&dir.path().join("s")).unwrap();
+        let mut clients: Vec<_> = (0..100)
+            .map(|_| {
+                let mut client = std::os::unix::net::UnixStream::connect(dir.path().join("s")).unwrap();
+                client.write_all(&get("/none")).unwrap();
+                client
+            })
+            .collect();
+        let limits = Limits { connections: 8, ..Limits::default() };
+        let idle = Some(Duration::from_millis(20));
+        let served = serve(listener, Rc::new(Demo::default()), limits, std::future::pending::<()>(), idle);
+        assert_eq!(tokio::time::timeout(END, served).await.unwrap(), Ok(Served::Idle));
+        for client in &mut clients {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert_eq!(status(&answer), 404);
+        }
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_stop_finishes_the_request_under_way_and_accepts_no_other() {
     block_on(async {

@@ -24,6 +24,8 @@ use super::{Limits, Reply, Request, Service, reply};
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// How long accepting pauses when the process is out of descriptors and no connection ends meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Turns of the thread in which a short exchange comes to its end: it hears of the request, answers, sees the close.
+const TURNS_MAX: usize = 4;
 
 /// Why the server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,11 +61,16 @@ pub async fn serve<S: Service>(
         tokio::select! {
             biased;
             _ = &mut shutdown => break Served::Shutdown,
+            // Before the next is accepted, so that those which have ended do not count as open.
+            Some(ended) = next(&mut connections) => {
+                see(ended);
+                quiet_since = Instant::now();
+            }
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if limits.own_user_only && !is_own_user(&stream) => {
                     tracing::warn!("a connection of another user was closed");
                 }
-                Ok((stream, _)) if connections.len() < limits.connections => {
+                Ok((stream, _)) if has_room(&mut connections, limits.connections).await => {
                     connections.spawn_local(connection(stream, service.clone(), limits, ids.clone(), stopped.clone()));
                 }
                 Ok((stream, _)) => turn_away(stream, &ids.next()),
@@ -77,12 +84,6 @@ pub async fn serve<S: Service>(
                     }
                 }
             },
-            Some(ended) = next(&mut connections) => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "a connection's task failed");
-                }
-                quiet_since = Instant::now();
-            }
             () = at(idle_at) => break Served::Idle,
         }
     };
@@ -102,6 +103,27 @@ pub async fn serve<S: Service>(
 /// The next connection that ended; waits for ever when there is none.
 async fn next(connections: &mut JoinSet<()>) -> Option<Result<(), tokio::task::JoinError>> {
     if connections.is_empty() { std::future::pending().await } else { connections.join_next().await }
+}
+
+/// Whether fewer than `max` connections are open. Those that only wait for their turn on this thread, with all that
+/// they need there already, get it before somebody is turned away for them.
+async fn has_room(connections: &mut JoinSet<()>, max: usize) -> bool {
+    for _ in 0..TURNS_MAX {
+        if connections.len() < max {
+            return true;
+        }
+        tokio::task::yield_now().await;
+        while let Some(ended) = connections.try_join_next() {
+            see(ended);
+        }
+    }
+    connections.len() < max
+}
+
+fn see(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection's task failed");
+    }
 }
 
 /// Waits until `instant`; for ever when there is none.
