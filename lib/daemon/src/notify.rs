@@ -16,11 +16,6 @@ use rustix::net::{
 /// Path of the manager's socket; a leading `@` stands for an abstract name.
 pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Whether somebody listens to what is said here.
-pub fn is_managed() -> bool {
-    std::env::var_os(NOTIFY_SOCKET).is_some_and(|path| !path.is_empty())
-}
-
 /// The daemon can answer.
 pub fn ready() -> io::Result<()> {
     send("READY=1", None)

@@ -13,21 +13,12 @@ use command_fds::{CommandFdExt, FdMapping};
 use crate::activation::{FIRST_FD, LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, LISTEN_PIDFDID};
 use crate::notify::NOTIFY_SOCKET;
 
-/// What a child finds in its environment besides what is said here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Base {
-    /// Everything that this process has, except what was meant for this process alone.
-    Inherited,
-    /// Nothing.
-    Empty,
-}
-
-/// A program to start. Standard input is empty; output and errors go where this process's go.
+/// A program to start, with this process's environment but for what was meant for this process alone. Standard input
+/// is empty; output and errors go where this process's go.
 #[derive(Debug)]
 pub struct Spawn {
     pub program: PathBuf,
     pub args: Vec<OsString>,
-    pub base: Base,
     pub variables: Vec<(OsString, OsString)>,
     /// Passed in this order, from descriptor 3 on, under these names.
     pub descriptors: Vec<(String, OwnedFd)>,
@@ -37,14 +28,7 @@ pub struct Spawn {
 
 impl Spawn {
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self {
-            program: program.into(),
-            args: Vec::new(),
-            base: Base::Inherited,
-            variables: Vec::new(),
-            descriptors: Vec::new(),
-            notify: None,
-        }
+        Self { program: program.into(), args: Vec::new(), variables: Vec::new(), descriptors: Vec::new(), notify: None }
     }
 
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
@@ -66,13 +50,8 @@ impl Spawn {
         use std::os::unix::process::CommandExt;
         let mut command = std::process::Command::new(&self.program);
         command.args(&self.args).stdin(Stdio::null()).process_group(0);
-        match self.base {
-            Base::Empty => drop(command.env_clear()),
-            Base::Inherited => {
-                for name in [LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, LISTEN_PIDFDID, NOTIFY_SOCKET] {
-                    command.env_remove(name);
-                }
-            }
+        for name in [LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID, LISTEN_PIDFDID, NOTIFY_SOCKET] {
+            command.env_remove(name);
         }
         command.envs(self.variables);
         if let Some(path) = &self.notify {

@@ -36,12 +36,12 @@ impl Service for Demo {
             "/file" => {
                 let path = request.query.unwrap();
                 let file = std::fs::File::open(&path).unwrap();
-                let source = Source::File { bytes: file.metadata().unwrap().len(), file };
+                let source = Source { bytes: file.metadata().unwrap().len(), file };
                 Reply::Stream(Stream { status: 200, content_type: "text/plain".into(), source })
             }
             "/short" => {
                 let file = std::fs::File::open("/dev/null").unwrap();
-                let source = Source::File { bytes: 10, file };
+                let source = Source { bytes: 10, file };
                 Reply::Stream(Stream { status: 200, content_type: "text/plain".into(), source })
             }
             "/tagged" => Reply::json(200, &1).with("etag".parse().unwrap(), "\"7\"".parse().unwrap()),

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use conduit_api::{ApiError, Code};
 use conduit_daemon::activation::{Inherited, bind_datagram, bind_stream};
 use conduit_daemon::program::{EXIT_FAILED, EXIT_REFUSED, Start, block_on, run};
-use conduit_daemon::spawn::{Base, Spawn};
+use conduit_daemon::spawn::Spawn;
 use conduit_daemon::{DaemonArgs, process};
 
 /// Set in the process that a test starts: what it is to do.
@@ -144,7 +144,6 @@ fn run_child(role: &str, descriptors: Vec<(String, OwnedFd)>) -> String {
     let dir = owner_only();
     let report = UnixDatagram::bind(dir.path().join("r")).unwrap();
     let mut child = Spawn::new(std::env::current_exe().unwrap());
-    child.base = Base::Empty;
     child.variables = vec![(ROLE.into(), role.into()), (REPORT.into(), dir.path().join("r").into())];
     child.descriptors = descriptors;
     let status = block_on(async { child.start().unwrap().wait().await.unwrap() }).unwrap();

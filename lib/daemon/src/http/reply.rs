@@ -9,7 +9,6 @@ use conduit_api::{ApiError, Code, http as wire};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use tokio::sync::mpsc;
 
 /// Bytes of a file that are read and sent at a time.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -37,21 +36,11 @@ pub struct Stream {
     pub source: Source,
 }
 
-/// Where a stream comes from.
-pub enum Source {
-    /// A file, of which exactly `bytes` are sent. Reading happens on the daemon's thread.
-    File { file: std::fs::File, bytes: u64 },
-    /// Whatever the sender sends, until it is dropped.
-    Channel(mpsc::Receiver<Bytes>),
-}
-
-impl std::fmt::Debug for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File { bytes, .. } => write!(f, "File({bytes} bytes)"),
-            Self::Channel(_) => f.write_str("Channel"),
-        }
-    }
+/// Where a stream comes from: a file, of which exactly `bytes` are sent. Reading happens on the daemon's thread.
+#[derive(Debug)]
+pub struct Source {
+    pub file: std::fs::File,
+    pub bytes: u64,
 }
 
 impl Reply {
@@ -111,10 +100,8 @@ impl Reply {
                 (json(), ReplyBody::Whole(Some(envelope(&error, request_id).into())), HeaderMap::new())
             }
             Self::Stream(stream) => {
-                let body = match stream.source {
-                    Source::File { file, bytes } => ReplyBody::File { file, left: bytes },
-                    Source::Channel(receiver) => ReplyBody::Channel(receiver),
-                };
+                let Source { file, bytes } = stream.source;
+                let body = ReplyBody::File { file, left: bytes };
                 (HeaderValue::from_str(&stream.content_type).ok(), body, HeaderMap::new())
             }
             Self::With(inner, headers) => {
@@ -147,19 +134,17 @@ pub(super) fn envelope(error: &ApiError, request_id: &str) -> Vec<u8> {
 pub enum ReplyBody {
     Whole(Option<Bytes>),
     File { file: std::fs::File, left: u64 },
-    Channel(mpsc::Receiver<Bytes>),
 }
 
 impl Body for ReplyBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::File { left: 0, .. } => Poll::Ready(None),
             Self::File { file, left } => Poll::Ready(Some(next_chunk(file, left).map(Frame::data))),
-            Self::Channel(receiver) => receiver.poll_recv(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -167,7 +152,6 @@ impl Body for ReplyBody {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
             Self::File { left, .. } => *left == 0,
-            Self::Channel(_) => false,
         }
     }
 
@@ -175,7 +159,6 @@ impl Body for ReplyBody {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::File { left, .. } => SizeHint::with_exact(*left),
-            Self::Channel(_) => SizeHint::default(),
         }
     }
 }
