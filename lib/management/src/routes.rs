@@ -4,6 +4,7 @@ use conduit_daemon::http::{Method, Reply};
 
 use crate::ask::Ask;
 use crate::error::Result;
+use crate::handlers::artifacts::Recorded;
 use crate::handlers::{artifacts, config, events, executions, health, scopes, waits, work};
 use crate::host::Host;
 
@@ -53,7 +54,14 @@ pub enum Replay {
     State,
 }
 
-pub(crate) type Handler = fn(&mut Host, &Ask) -> Result<Reply>;
+/// What answers a route.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Handler {
+    /// Looks or changes, and is done.
+    Whole(fn(&mut Host, &Ask) -> Result<Reply>),
+    /// Finds an artifact, the bytes of which are then verified and sent beside everything else.
+    Content(fn(&mut Host, &Ask) -> Result<Recorded>),
+}
 
 /// One route.
 #[derive(Debug)]
@@ -79,9 +87,14 @@ const fn route(
     takes: Takes,
     replay: Replay,
     answer: &'static str,
-    handler: Handler,
+    handler: fn(&mut Host, &Ask) -> Result<Reply>,
 ) -> Route {
-    Route { method, path, role, takes, replay, answer, handler }
+    Route { method, path, role, takes, replay, answer, handler: Handler::Whole(handler) }
+}
+
+const fn content(path: &'static str, find: fn(&mut Host, &Ask) -> Result<Recorded>) -> Route {
+    let (takes, replay, handler) = (Nothing, Free, Handler::Content(find));
+    Route { method: GET, path, role: View, takes, replay, answer: "the bytes", handler }
 }
 
 use Replay::{Free, Keyed, State};
@@ -114,7 +127,7 @@ pub static ROUTES: &[Route] = &[
     route(GET,  "/v1/waits/{id}",             View,    Nothing,  Free,   "WaitView",       waits::get),
     route(GET,  "/v1/artifacts",              View,    OF_WORK,  Free,   "Page<ArtifactView>", artifacts::list),
     route(GET,  "/v1/artifacts/{id}",         View,    Nothing,  Free,   "ArtifactView",   artifacts::get),
-    route(GET,  "/v1/artifacts/{id}/content", View,    Nothing,  Free,   "the bytes",      artifacts::content),
+    content(    "/v1/artifacts/{id}/content",                                             artifacts::recorded),
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
     route(POST, "/v1/config/validate",        View,    Body,     Free,   "ConfigReply",    config::validate),
     route(POST, "/v1/config/apply",           Admin,   Body,     Free,   "ConfigReply",    config::apply),

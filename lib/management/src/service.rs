@@ -10,9 +10,9 @@ use crate::ask::{self, Ask, check_key};
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::operator;
-use crate::routes::{self, Matched, Replay, Route, Takes};
+use crate::routes::{self, Handler, Matched, Replay, Route, Takes};
 
-/// The server's service. Handlers run on the one thread, and none is interrupted.
+/// The server's service. Handlers run on the one thread, and none is interrupted while it has the host.
 pub(crate) struct Management {
     host: RefCell<Host>,
 }
@@ -44,8 +44,14 @@ impl Management {
         let idempotency_key = key(route, request)?;
         let body = if route.takes == Takes::Body { request.json_bytes().await? } else { Default::default() };
         let ask = Ask { operator, path: captured, query, body, idempotency_key };
-        // Nothing waits from here on, so the borrow is the only one.
-        (route.handler)(&mut self.host.borrow_mut(), &ask)
+        // Nothing waits while the host is borrowed, so the borrow is the only one.
+        match route.handler {
+            Handler::Whole(answer) => answer(&mut self.host.borrow_mut(), &ask),
+            Handler::Content(find) => {
+                let recorded = find(&mut self.host.borrow_mut(), &ask)?;
+                recorded.content().await
+            }
+        }
     }
 }
 
