@@ -74,7 +74,8 @@ pub trait Executor {
     fn resume_capable(&self, config: &Value) -> bool;
     /// Every fault of `config`, which stands at `pointer`.
     fn validate(&self, config: &Value, pointer: &str) -> Vec<Diagnostic>;
-    /// What to run. Errors: `executable_unavailable`, `working_directory_unavailable`, `invalid_config`.
+    /// What to run; whether its executable can be run, the kernel says. Errors: `working_directory_unavailable`,
+    /// `invalid_config`.
     fn plan(&self, config: &Value, context: &SegmentContext, phase: Phase) -> Result<OperationRequest, ApiError>;
     fn interpret(&self, terminal: &Terminal) -> SegmentEnd;
 }

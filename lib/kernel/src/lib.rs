@@ -25,7 +25,7 @@ pub mod runner;
 pub use attempt::{AttemptState, Event, Evidence, ProcessEnd, Reason, Resolution, StopReason, Terminal, resolve};
 pub use bundle::OutputFact;
 pub use error::{Commitment, Error, Origin, Result, RetryClass};
-pub use executable::{Executable, Executables};
+pub use executable::Executable;
 pub use identity::{BaseEnvironment, Limits, OperationRequest, Plan};
 pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Settings, Staged, Stopping, Tidied};
 pub use launcher::{Launched, Unit};
