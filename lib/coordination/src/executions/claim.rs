@@ -44,7 +44,8 @@ const NEXT: &str = "
     SELECT id, binding, epoch, attempts, created_event_id FROM work INDEXED BY work_ready
      WHERE scope_id = :scope AND state = 'ready' AND ready_at_us <= :now ORDER BY ready_at_us, id LIMIT 1";
 const PARKED: &str = "
-    SELECT id, binding, generation, attempt, segment, cause_event_id FROM execution WHERE work_id = :work AND state = 'parked'";
+    SELECT id, binding, generation, attempt, segment, cause_event_id FROM execution INDEXED BY execution_work
+     WHERE work_id = :work AND state = 'parked'";
 const COUNT: &str = "UPDATE work SET epoch = :epoch, attempts = :attempts WHERE id = :id";
 const RESUME: &str = "
     UPDATE execution SET state = 'claimed', epoch = :epoch, segment = :segment, owner = :owner, lease_boot_id = :boot,

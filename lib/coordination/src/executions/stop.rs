@@ -36,7 +36,7 @@ const REQUEST: &str = "
     UPDATE execution SET stop_reason = :reason, revision = revision + 1
      WHERE work_id = :work AND state IN ('claimed', 'running') AND (stop_reason IS NULL OR (stop_reason = 'interrupted' AND :reason <> 'interrupted'))";
 const END_PARKED: &str = "
-    UPDATE execution SET state = 'cancelled', code = 'operator_cancelled', stop_reason = :reason, finished_at_us = :at,
+    UPDATE execution INDEXED BY execution_work SET state = 'cancelled', code = 'operator_cancelled', stop_reason = :reason, finished_at_us = :at,
                          revision = revision + 1
      WHERE work_id = :work AND state = 'parked'";
 const REQUESTED: &str = "
