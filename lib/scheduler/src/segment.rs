@@ -279,7 +279,10 @@ async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended) -> Result<Opt
         outputs::keep(&host.state, ending.outputs()).map_err(conduit_store::error::doing_io("keeping outputs"))?;
     let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
         let conclusion = host.kernel.conclude(tx, attempt, &ending, tx.now())?;
-        let Some(terminal) = &conclusion.terminal else { return Ok::<_, Fault>(None) };
+        let Some(terminal) = &conclusion.terminal else {
+            executions::orphaned(tx)?;
+            return Ok::<_, Fault>(None);
+        };
         let end = meaning(&conclusion, terminal, bound.as_ref().ok());
         let usage = json!({ "attempt": conclusion.reason.as_str() });
         Ok(Some(executions::complete(tx, claimed, &end, &kept, &usage, retry, resumable)?))

@@ -54,7 +54,7 @@ pub fn decide(fence: &Fence, demand: &Demand, held: &Held, now: Now) -> Result<(
         return lost("another owner holds the lease");
     }
     match demand {
-        Demand::Ownership if matches!(held.state.as_str(), "claimed" | "running") => Ok(()),
+        Demand::Ownership if matches!(held.state.as_str(), "claimed" | "running" | "orphaned") => Ok(()),
         Demand::Ownership => lost("the segment has ended"),
         Demand::Authority { scope } => {
             if held.state != "running" {
@@ -166,6 +166,7 @@ mod tests {
         let owner = |held: &Held| decide(&fence(), &Demand::Ownership, held, NOW);
         assert!(owner(&Held { declared: true, lease_boot_us: Some(0), ..held() }).is_ok());
         assert!(owner(&Held { state: "claimed".into(), ..held() }).is_ok());
+        assert!(owner(&Held { state: "orphaned".into(), ..held() }).is_ok());
         assert!(owner(&Held { state: "succeeded".into(), ..held() }).is_err());
         assert!(owner(&Held { epoch: 4, ..held() }).is_err());
     }

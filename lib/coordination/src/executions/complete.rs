@@ -114,7 +114,9 @@ const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE execution_id = 
 const END: &str = "
     UPDATE execution SET state = :state, code = :code, message = :message, owner = NULL, usage = :usage, stop_reason = NULL,
                          finished_at_us = :finished, revision = revision + 1
-     WHERE id = :id AND epoch = :epoch AND state IN ('claimed', 'running')";
+     WHERE id = :id AND epoch = :epoch AND state IN ('claimed', 'running', 'orphaned')";
+const ORPHANED: &str = "
+    UPDATE execution SET state = 'orphaned', revision = revision + 1 WHERE id = :id AND epoch = :epoch AND state = 'running'";
 const COUNT_FAILURE: &str = "UPDATE work SET failures = failures + 1 WHERE id = :id";
 const FAILURES: &str = "SELECT failures FROM work WHERE id = :id";
 
@@ -141,6 +143,14 @@ fn too_far_back() -> Decision {
          name a later watermark, or a key or a Work to hear of"
     );
     Decision::Fail { failure: Failure::Impossible, code: Code::InvalidWait, message }
+}
+
+/// The runner of the segment that `tx` is fenced to is gone and something that it started lives on: the execution holds
+/// its Work and has no authority until that has ended too, and [`complete`] can say how.
+pub fn orphaned(tx: &Fenced<'_>) -> Result<()> {
+    let params = named_params! { ":id": tx.held().execution.as_str(), ":epoch": tx.held().epoch };
+    tx.execute("marking an orphaned execution", ORPHANED, params)?;
+    Ok(())
 }
 
 /// Ends the segment that `tx` is fenced to, in one transaction: its tokens, its outputs, its declaration, its Work.

@@ -34,7 +34,8 @@ const LIVE: &str = "SELECT id FROM execution WHERE work_id = :work AND state IN 
 const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE revoked_at_us IS NULL AND execution_id IN (SELECT id FROM execution WHERE work_id = :work)";
 const REQUEST: &str = "
     UPDATE execution SET stop_reason = :reason, revision = revision + 1
-     WHERE work_id = :work AND state IN ('claimed', 'running') AND (stop_reason IS NULL OR (stop_reason = 'interrupted' AND :reason <> 'interrupted'))";
+     WHERE work_id = :work AND state IN ('claimed', 'running', 'orphaned')
+       AND (stop_reason IS NULL OR (stop_reason = 'interrupted' AND :reason <> 'interrupted'))";
 const END_PARKED: &str = "
     UPDATE execution INDEXED BY execution_work SET state = 'cancelled', code = 'operator_cancelled', stop_reason = :reason, finished_at_us = :at,
                          revision = revision + 1
@@ -125,7 +126,7 @@ pub fn cancel(tx: &Write<'_>, execution: &ExecutionId, actor: &str, now: Now) ->
         })?;
     let (work, scope, state, cause, stopping) = found.ok_or(Error::NotFound { what: "execution" })?;
     let stopping = stopping.is_some_and(|reason| reason != StopReason::Interrupted.as_str());
-    if !matches!(state.as_str(), "claimed" | "running" | "parked") || stopping {
+    if !matches!(state.as_str(), "claimed" | "running" | "parked" | "orphaned") || stopping {
         let state = if stopping { "being stopped".to_owned() } else { state };
         return Err(Error::IllegalState { what: "execution", state, remedy: "only a live one can be cancelled" });
     }

@@ -205,3 +205,19 @@ fn a_declaration_that_was_overruled_is_told_from_one_that_was_carried_out() {
         assert_eq!(host.number("SELECT count(*) FROM declaration WHERE applied_at_us IS NOT NULL"), applied);
     }
 }
+
+#[test]
+fn an_orphaned_execution_holds_its_work_until_it_can_be_said_how_it_ended() {
+    let (mut host, claimed, ..) = segment(Before::Nothing);
+    host.orphan(&claimed);
+    host.orphan(&claimed);
+    assert_eq!(
+        (host.execution_state(&claimed.execution), host.state(&claimed.work)),
+        ("orphaned".into(), "running".into())
+    );
+    assert!(host.claim().is_none());
+    host.cancel_execution(&claimed.execution).unwrap();
+    assert_eq!(host.text("SELECT stop_reason FROM execution"), "operator_cancelled");
+    let completed = host.complete(&claimed, &SegmentEnd::Stopped);
+    assert_eq!((completed.state, completed.work_state), ("cancelled", "blocked"));
+}

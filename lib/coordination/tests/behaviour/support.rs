@@ -206,6 +206,11 @@ impl Host {
         self.fenced(claimed, |tx| executions::complete(tx, claimed, end, &[], &json!({}), RETRY, resumes))
     }
 
+    /// The runner of the segment has gone, and something that it started lives on.
+    pub fn orphan(&mut self, claimed: &Claimed) {
+        self.fenced(claimed, executions::orphaned).unwrap();
+    }
+
     pub fn complete(&mut self, claimed: &Claimed, end: &SegmentEnd) -> Completed {
         self.try_complete(claimed, end, false).unwrap()
     }
