@@ -54,6 +54,10 @@ impl Error {
                 Code::RequestConflict,
                 "the request or delivery ID was used for another request; choose a new one",
             ),
+            // Which Work it is would be told to somebody who was not given it.
+            Self::Coordination(conduit_coordination::Error::KeyTaken { .. }) => {
+                ApiError::new(Code::KeyTaken, "the correlation key belongs to another Work that has not ended")
+            }
             Self::Operation(error) => error.clone(),
             Self::Coordination(conduit_coordination::Error::Store(error)) | Self::Store(error) => error.to_api(),
             Self::Coordination(error) => ApiError::new(error.code(), error.to_string()),

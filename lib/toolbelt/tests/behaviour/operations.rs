@@ -174,6 +174,7 @@ fn a_child_that_cannot_have_its_key_leaves_no_trace() {
         .call(&host, &keyed("create_work", "r", json!({"binding": "child", "keys": ["free", "taken"]})))
         .unwrap_err();
     assert_eq!(refused.code.as_str(), "key_taken");
+    assert!(!refused.message.contains("wrk_"), "a foreign Work is not named: {}", refused.message);
     assert_eq!(host.rows(), before);
     speaker.output(&host, &keyed("create_work", "r", json!({"binding": "child", "keys": ["free", "free"]})));
 }
