@@ -36,6 +36,20 @@ pub struct Live {
     pub launched: Cell<bool>,
 }
 
+impl Live {
+    /// A segment that nobody asked to stop, and that is not launched.
+    pub fn new(scope: ScopeId) -> Self {
+        Self {
+            scope,
+            stop: Rc::new(Notify::new()),
+            stop_reason: Cell::new(None),
+            overdue: Notify::new(),
+            overdue_boot_us: Cell::new(i64::MAX),
+            launched: Cell::new(false),
+        }
+    }
+}
+
 /// The scheduler's world.
 pub struct Host {
     pub places: Places,

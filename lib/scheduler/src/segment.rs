@@ -374,3 +374,73 @@ impl From<Fault> for ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+    use conduit_kernel::{Adoption, Limits, OperationRequest};
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A runner that never says who it is, and ends when it finds that it was asked to.
+    const SILENT: &str = "#!/bin/sh\nuntil [ -f \"$1/stop\" ]; do sleep 0.02; done\n";
+
+    fn silent_runner(world: &World) -> Launched {
+        let request = OperationRequest {
+            principal: "test".into(),
+            client_request_id: "1".into(),
+            executable: "/bin/true".into(),
+            args: Vec::new(),
+            cwd: "/".into(),
+            env: std::collections::BTreeMap::new(),
+            limits: Limits { timeout_ms: 60_000, output_bytes_max: None, stop_grace_ms: None },
+            workspace_digest: None,
+        };
+        let (kernel, now) = (&world.host.kernel, world.host.now());
+        let mut store = world.host.store.borrow_mut();
+        let attempt = store.write(|tx| kernel.admit(tx, &request, now)).unwrap().attempt;
+        let staged = kernel.stage(&mut store, &attempt).unwrap();
+        store.write(|tx| kernel.dispatch(tx, &staged, now)).unwrap();
+        drop(kernel.launch(staged).unwrap());
+        match store.read(|r| kernel.adopt(r, &attempt)).unwrap() {
+            Adoption::Alive(launched) => launched,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// M10
+    #[tokio::test]
+    async fn a_stop_that_cannot_be_carried_out_is_tried_again_until_it_is() {
+        let programs = tempfile::tempdir().unwrap();
+        let runner = programs.path().join("runner");
+        std::fs::write(&runner, SILENT).unwrap();
+        std::fs::set_permissions(&runner, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let world = World::with_runner(&runner);
+        let live = Live::new("calm".parse().unwrap());
+        let claimed = Claimed {
+            execution: conduit_api::ExecutionId::from_parts(1, 2),
+            work: conduit_api::WorkId::from_parts(1, 3),
+            scope: live.scope.clone(),
+            binding: "b".into(),
+            generation: 1,
+            attempt: 1,
+            epoch: 1,
+            segment: 1,
+            resumed: false,
+            owner: world.host.owner.clone(),
+        };
+        let launched = silent_runner(&world);
+        let stop = world.host.places.attempts().join(launched.attempt.as_str()).join("stop");
+        std::fs::create_dir(&stop).unwrap(); // where the request would be written, nothing can be
+        live.stop.notify_one();
+        let watched = watch(&world.host, &live, &claimed, launched, i64::MAX);
+        let freed = async {
+            while world.number("SELECT count(*) FROM attempt_event WHERE reason = 'stop_asked'") == 0 {
+                tokio::task::yield_now().await;
+            }
+            std::fs::remove_dir(&stop).unwrap();
+        };
+        tokio::join!(watched, freed);
+        assert!(stop.is_file());
+    }
+}

@@ -37,13 +37,17 @@ pub fn configuration() -> Value {
 
 impl World {
     pub fn new() -> Self {
+        Self::with_runner("/bin/true")
+    }
+
+    /// A world whose runners are `runner`, given the directory of its bundle.
+    pub fn with_runner(runner: impl Into<PathBuf>) -> Self {
         let base = tempfile::tempdir().unwrap();
         let places = Places { state: base.path().join("s"), runtime: base.path().join("r") };
         let state = StateDir::open(&places.state).unwrap();
         let store = Store::open(&state).unwrap();
         let environment = BaseEnvironment::of_home(base.path());
-        let settings =
-            Settings { attempts: places.attempts(), runner: PathBuf::from("/bin/true"), base: environment.clone() };
+        let settings = Settings { attempts: places.attempts(), runner: runner.into(), base: environment.clone() };
         let host = Rc::new(Host {
             places,
             state,

@@ -1,13 +1,11 @@
 //! A turn: what there is to do now, a bounded share of each kind.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use conduit_api::ScopeId;
 use conduit_config::Snapshot;
 use conduit_coordination::{executions, routing, waits};
 use conduit_store::Now;
-use tokio::sync::Notify;
 
 use crate::host::{Host, Live};
 use crate::segment;
@@ -167,14 +165,7 @@ where
     T: FnOnce(Rc<Host>, Rc<Live>) -> F,
     F: Future<Output = ()> + 'static,
 {
-    let live = Rc::new(Live {
-        scope,
-        stop: Rc::new(Notify::new()),
-        stop_reason: Cell::new(None),
-        overdue: Notify::new(),
-        overdue_boot_us: Cell::new(i64::MAX),
-        launched: Cell::new(false),
-    });
+    let live = Rc::new(Live::new(scope));
     host.live.borrow_mut().insert(execution.clone(), Rc::clone(&live));
     let running = task(Rc::clone(host), live);
     let host = Rc::clone(host);
