@@ -1,6 +1,6 @@
 //! Files that are replaced whole or not at all, and the operator's configuration file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl ConfigFile {
 
     /// What the file holds, at most one byte more than a configuration may have; `None` when there is no file.
     ///
-    /// Error: `config_file_unavailable`, also when it is no regular file or everyone may write it.
+    /// Error: `config_file_unavailable`, also when it is no regular file or somebody else may write it.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let mut read = || -> io::Result<()> {
@@ -39,8 +39,8 @@ impl ConfigFile {
             if !about.is_file() {
                 return Err(io::Error::other("it is not a regular file"));
             }
-            if about.mode() & 0o002 != 0 {
-                return Err(io::Error::other("everyone may write it; take that right away (chmod o-w)"));
+            if let Some(why) = trust_fault(&about, nix::unistd::geteuid().as_raw()) {
+                return Err(io::Error::other(why));
             }
             file.take(BODY_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map(|_| ())
         };
@@ -80,6 +80,17 @@ impl ConfigFile {
         }
         let source = io::Error::other("too many symbolic links");
         Err(Error::File { path: self.path.clone(), doing: "following its links", source })
+    }
+}
+
+/// Why a file with these rights is not to be trusted, if so: what it says is run as the user `own`.
+fn trust_fault(about: &Metadata, own: u32) -> Option<&'static str> {
+    if ![own, 0].contains(&about.uid()) {
+        Some("it belongs to another user; make it your own (chown)")
+    } else if about.mode() & 0o022 != 0 {
+        Some("others may write it; take that right away (chmod go-w)")
+    } else {
+        None
     }
 }
 
@@ -149,8 +160,16 @@ mod tests {
         assert_eq!(file.read().unwrap_err().code().as_str(), "config_file_unavailable");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "{}").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(file.read().unwrap_err().code().as_str(), "config_file_unavailable");
+        for open in [0o620, 0o602] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(open)).unwrap();
+            assert_eq!(file.read().unwrap_err().code().as_str(), "config_file_unavailable", "{open:o}");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(file.read().unwrap(), Some(b"{}".to_vec()));
+        let about = std::fs::metadata(&path).unwrap();
+        assert_eq!(trust_fault(&about, about.uid()), None);
+        let foreign = trust_fault(&about, about.uid() + 1);
+        assert!(about.uid() == 0 || foreign.is_some(), "root's file is anybody's configuration, and nobody else's is");
         symlink("loop", base.path().join("loop")).unwrap();
         assert!(ConfigFile::new(base.path().join("loop")).save(b"{}").is_err());
     }
