@@ -15,6 +15,7 @@ mod watch;
 mod workers;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -79,8 +80,10 @@ impl Spawner {
     /// Error: `endpoint_unavailable` when the run directories cannot be listed.
     pub fn restore(&self, inherited: Vec<(String, OwnedFd)>) -> Result<(), ApiError> {
         let listing = rundir::list(&self.state)?;
+        let by_key: HashMap<u64, &RunDir> =
+            listing.runs.iter().filter_map(|run| Some((key_of(run.path())?, run))).collect();
         for (name, fd) in inherited {
-            if let Err(why) = self.adopt(&name, fd, &listing.runs) {
+            if let Err(why) = self.adopt(&name, fd, &by_key) {
                 tracing::info!(name, why, "a kept socket is not used any more");
                 kept::forget(&name);
             }
@@ -94,12 +97,12 @@ impl Spawner {
     }
 
     /// Takes over a kept socket if it still stands where the socket of a run directory stands.
-    fn adopt(&self, name: &str, fd: OwnedFd, runs: &[RunDir]) -> Result<(), &'static str> {
+    fn adopt(&self, name: &str, fd: OwnedFd, runs: &HashMap<u64, &RunDir>) -> Result<(), &'static str> {
         let listener = activation::as_listener(name, fd).map_err(|_| "it is not a listening socket")?;
         let address = listener.local_addr().map_err(|_| "it has no address")?;
         let socket = address.as_pathname().ok_or("it has no path")?;
         let key = socket.parent().and_then(key_of).ok_or("it is not in a run directory")?;
-        let run = runs.iter().find(|run| key_of(run.path()) == Some(key)).ok_or("its run directory is gone")?;
+        let run = runs.get(&key).ok_or("its run directory is gone")?;
         let known = self.short.candidates(run.path()).is_ok_and(|all| all.iter().any(|path| path == socket));
         if !known || !stands(socket) {
             return Err("its path is gone");
