@@ -36,9 +36,10 @@ pub enum Wish {
     Kill,
 }
 
-/// What became of a program.
+/// What became of a program. Each of them is told once at most, so that nobody has to listen for the programs' sake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
+    /// It was ready for the first time.
     Ready(Role),
     /// It is not started again; the sentence says why.
     GivenUp(Role, String),
@@ -107,7 +108,10 @@ impl Kept {
             let started = Instant::now();
             let mut ready = false;
             let ended = match self.start() {
-                Ok(child) => self.attend(child, &mut ready, &news, &mut wish).await,
+                Ok(child) => {
+                    let news = Some(&news).filter(|_| !past.ready);
+                    self.attend(child, &mut ready, news, &mut wish).await
+                }
                 Err(error) => Err(error),
             };
             if *wish.borrow() != Wish::Run {
@@ -169,7 +173,7 @@ impl Kept {
         &mut self,
         mut child: Child,
         ready: &mut bool,
-        news: &mpsc::Sender<News>,
+        news: Option<&mpsc::Sender<News>>,
         wish: &mut watch::Receiver<Wish>,
     ) -> io::Result<ExitStatus> {
         let Some(pid) = pid_of(&child) else { return child.wait().await };
@@ -214,7 +218,8 @@ impl Kept {
         Ok(ended)
     }
 
-    async fn heed(&mut self, said: Said, ready: &mut bool, news: &mpsc::Sender<News>) {
+    /// Carries out what the program said. Whether it is ready is told where there are `news` to be told of.
+    async fn heed(&mut self, said: Said, ready: &mut bool, news: Option<&mpsc::Sender<News>>) {
         if let Some((name, descriptors)) = said.store {
             for fd in descriptors {
                 if !self.keeping.store(&name, fd) {
@@ -227,7 +232,9 @@ impl Kept {
         }
         if said.ready && !*ready {
             *ready = true;
-            tell(news, News::Ready(self.role)).await;
+            if let Some(news) = news {
+                tell(news, News::Ready(self.role)).await;
+            }
         }
     }
 }
@@ -263,6 +270,7 @@ fn pid_of(child: &Child) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     const NEW: Past = Past { ready: false, failures: 1 };
 
@@ -287,5 +295,31 @@ mod tests {
         assert_eq!(decide(Role::Management, Some(0), NEW), Next::Again);
         assert_eq!(decide(Role::Management, Some(1), was_ready), Next::Again);
         assert_eq!(decide(Role::Scheduler, Some(0), was_ready), Next::Again);
+    }
+
+    /// The channel has room for every piece of news that there can be, so nobody has to listen for the suite's sake.
+    #[tokio::test]
+    async fn a_program_tells_of_its_first_readiness_only() {
+        let base = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o700)).tempdir().unwrap();
+        let notify = base.path().join("n");
+        let mut kept = Kept {
+            role: Role::Scheduler,
+            program: "/bin/false".into(),
+            args: Vec::new(),
+            variables: Vec::new(),
+            socket: std::fs::File::open("/dev/null").unwrap().into(),
+            manager: Manager::bind(&notify).unwrap(),
+            notify,
+            files: None,
+            keeping: Keeping::default(),
+        };
+        let (tell, mut news) = mpsc::channel(1);
+        let said = || Said { ready: true, ..Said::default() };
+        kept.heed(said(), &mut false, Some(&tell)).await;
+        for _ in 0..20 {
+            kept.heed(said(), &mut false, None).await;
+        }
+        assert_eq!(news.recv().await, Some(News::Ready(Role::Scheduler)));
+        assert!(news.try_recv().is_err());
     }
 }

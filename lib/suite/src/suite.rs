@@ -17,8 +17,8 @@ use crate::keeping::Keeping;
 use crate::manager::Manager;
 use crate::programs::{Programs, Role};
 
-/// News that wait until they are taken.
-const NEWS_MAX: usize = 16;
+/// All the news that there can be: each program tells of its readiness once, and once that it was given up.
+const NEWS_MAX: usize = 2 * Role::ALL.len();
 
 /// What a suite is started with.
 #[derive(Debug, Clone)]
