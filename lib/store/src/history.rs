@@ -3,15 +3,23 @@
 //! Records are gathered in memory and written together; a crash may lose the newest of them, which is the price of
 //! a call that does not wait for its own record. Nothing here is ever read to decide anything.
 
+use std::time::Duration;
+
 use conduit_api::UnixMicros;
 use rusqlite::{Connection, named_params};
 
-use crate::error::{Result, doing};
+use crate::error::{Error, Result, doing};
 use crate::state::StateDir;
 use crate::{migrate, open};
 
 /// Records that are gathered before they are written, at most.
 pub const PENDING_MAX: usize = 256;
+/// Records that wait for a writer of another process to be done, at most; what comes then is dropped together.
+const WAITING_MAX: usize = 4 * PENDING_MAX;
+/// How long a write waits for one of another process: calls wait behind it.
+const BUSY_TIME_MAX: Duration = Duration::from_millis(10);
+/// How long the last write of a process waits for others.
+const LAST_TIME_MAX: Duration = Duration::from_secs(2);
 /// Records that are kept; the oldest go first.
 pub const RECORDS_MAX: i64 = 200_000;
 
@@ -52,32 +60,54 @@ impl History {
             // The step's own transaction excludes other writers, and nobody reads history to decide.
             migrate::migrate(&mut conn, migrate::HISTORY)?;
         }
+        conn.busy_timeout(BUSY_TIME_MAX).map_err(doing("setting up history"))?;
         Ok(Self { conn, pending: Vec::new() })
     }
 
-    /// Remembers a call; writes when [`PENDING_MAX`] have gathered.
+    /// Remembers a call; writes whenever another [`PENDING_MAX`] have gathered. While others write, they wait longer.
     pub fn note(&mut self, record: ToolbeltRecord) -> Result<()> {
         self.pending.push(record);
-        if self.pending.len() >= PENDING_MAX { self.flush() } else { Ok(()) }
+        if !self.pending.len().is_multiple_of(PENDING_MAX) {
+            return Ok(());
+        }
+        match self.flush() {
+            Err(Error::Busy { .. }) if self.has_pending() => Ok(()),
+            done => done,
+        }
     }
 
     pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Writes what has gathered. On an error what was gathered is dropped: history is bounded before it is complete.
+    /// Writes what has gathered. On an error what was gathered is dropped, since history is bounded before it is
+    /// complete; while others write, a bounded number is kept for the next time.
     pub fn flush(&mut self) -> Result<()> {
         let pending = std::mem::take(&mut self.pending);
         if pending.is_empty() {
             return Ok(());
         }
+        let written = self.write(&pending);
+        if matches!(written, Err(Error::Busy { .. })) && pending.len() < WAITING_MAX {
+            self.pending = pending;
+        }
+        written
+    }
+
+    /// Writes what has gathered before this process ends: nobody waits behind it, so it waits for others.
+    pub fn finish(&mut self) -> Result<()> {
+        self.conn.busy_timeout(LAST_TIME_MAX).map_err(doing("setting up history"))?;
+        self.flush()
+    }
+
+    fn write(&mut self, records: &[ToolbeltRecord]) -> Result<()> {
         let tx = self
             .conn
             .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
             .map_err(doing("writing history"))?;
         {
             let mut insert = tx.prepare_cached(RECORD).map_err(doing("writing history"))?;
-            for record in &pending {
+            for record in records {
                 let kind = if record.called { "toolbelt.called" } else { "toolbelt.rejected" };
                 insert
                     .execute(named_params! {
@@ -113,12 +143,8 @@ impl History {
 mod tests {
     use super::*;
 
-    #[test]
-    fn records_are_written_together_and_read_back_newest_first() {
-        let base = tempfile::tempdir().unwrap();
-        let state = StateDir::open(&base.path().join("s")).unwrap();
-        let mut history = History::open(&state).unwrap();
-        let record = |operation: &str, called| ToolbeltRecord {
+    fn record(operation: &str, called: bool) -> ToolbeltRecord {
+        ToolbeltRecord {
             at: UnixMicros(1),
             called,
             execution_id: Some("exe".into()),
@@ -129,7 +155,37 @@ mod tests {
             result: if called { "ok" } else { "forbidden" }.into(),
             rule: None,
             generation: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_record_does_not_wait_for_a_writer_that_does_not_end_and_is_written_after_it() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let mut history = History::open(&state).unwrap();
+        let mut other = Connection::open(state.history_file()).unwrap();
+        let writing = other.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+        let began = std::time::Instant::now();
+        for _ in 0..PENDING_MAX {
+            history.note(record("emit", true)).unwrap();
+        }
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        for _ in PENDING_MAX..WAITING_MAX - 1 {
+            history.note(record("emit", true)).unwrap();
+        }
+        assert!(history.note(record("emit", true)).is_err() && !history.has_pending(), "what waits is bounded");
+        history.note(record("wait", true)).unwrap();
+        assert!(history.flush().is_err());
+        drop(writing);
+        history.flush().unwrap();
+        assert_eq!(history.of_execution("exe", 10).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn records_are_written_together_and_read_back_newest_first() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let mut history = History::open(&state).unwrap();
         history.note(record("emit", true)).unwrap();
         history.note(record("wait", false)).unwrap();
         assert!(history.of_execution("exe", 10).unwrap().is_empty());

@@ -134,15 +134,20 @@ impl Toolbelt {
         })
     }
 
-    /// Writes the records that have gathered. Call it when nothing else is to be done, and before the end.
-    pub fn flush_history(&mut self) {
-        if let Err(error) = self.history.flush() {
-            tracing::warn!(%error, "some records of calls were not written");
+    /// Writes the records that have gathered, when nothing else is to be done; `false` when others write, so that it is
+    /// to be done later.
+    pub fn flush_history(&mut self) -> bool {
+        let written = self.history.flush();
+        let done = !self.history.has_pending();
+        if done {
+            warn_if_lost(written);
         }
+        done
     }
 
-    pub fn has_unwritten_history(&self) -> bool {
-        self.history.has_pending()
+    /// Writes the records that have gathered, before the end.
+    pub fn finish_history(&mut self) {
+        warn_if_lost(self.history.finish());
     }
 
     fn known(&mut self, bearer: &str) -> Result<Known> {
@@ -289,9 +294,7 @@ impl Toolbelt {
             rule,
             generation: token.map(|t| t.generation),
         };
-        if let Err(error) = self.history.note(record) {
-            tracing::warn!(%error, "some records of calls were not written");
-        }
+        warn_if_lost(self.history.note(record));
     }
 }
 
@@ -357,6 +360,12 @@ fn read_input<T: DeserializeOwned>(input: &Map<String, Value>) -> Result<T> {
 
 fn to_value(output: &impl Serialize) -> Result<Value> {
     serde_json::to_value(output).map_err(|_| Error::operation(Code::Internal, "the answer cannot be written"))
+}
+
+fn warn_if_lost(written: conduit_store::error::Result<()>) {
+    if let Err(error) = written {
+        tracing::warn!(%error, "some records of calls were not written");
+    }
 }
 
 /// Faults of the host are logged; refusals are in the history.

@@ -138,18 +138,22 @@ impl Desk {
             loop {
                 let before = self.calls.get();
                 tokio::time::sleep(QUIET_TIME).await;
-                if self.calls.get() == before {
+                if self.calls.get() == before && self.write() {
                     break;
                 }
             }
-            self.write();
         }
     }
 
-    /// Writes the records of calls now.
-    pub fn write(&self) {
+    /// Writes the records of calls now; `false` when others write.
+    fn write(&self) -> bool {
+        self.toolbelt.borrow_mut().as_mut().is_none_or(Toolbelt::flush_history)
+    }
+
+    /// Writes the records of calls before the end.
+    pub fn finish(&self) {
         if let Some(toolbelt) = &mut *self.toolbelt.borrow_mut() {
-            toolbelt.flush_history();
+            toolbelt.finish_history();
         }
     }
 }

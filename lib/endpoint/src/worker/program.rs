@@ -63,7 +63,7 @@ async fn run(args: Args, start: Start) -> Result<(), ApiError> {
         // Never ends.
         () = desk.write_when_quiet() => Ok(Served::Shutdown),
     };
-    desk.write();
+    desk.finish();
     tracing::debug!(execution_id = args.execution.as_str(), ?served, "the end");
     served.map(drop)
 }

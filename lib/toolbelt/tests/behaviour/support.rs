@@ -195,7 +195,7 @@ impl Host {
 
     /// `kind operation result rule` of every recorded call, oldest first.
     pub fn history(&self, speaker: &mut Speaker) -> Vec<String> {
-        speaker.toolbelt.flush_history();
+        assert!(speaker.toolbelt.flush_history());
         let records = "SELECT kind || ' ' || operation || ' ' || result || coalesce(' ' || rule, '') FROM toolbelt_record ORDER BY id";
         texts(&self.state().join("history.db"), records)
     }

@@ -40,7 +40,7 @@ fn the_plaintext_of_a_token_is_in_no_file_and_in_no_answer() {
     ];
     speaker.output(&host, &request("wait", json!({"mode": "any", "predicates": [{"type": "demo.x"}]})));
     said.push(format!("{:?}", speaker.call(&host, &request("emit", emission())).unwrap_err()));
-    speaker.toolbelt.flush_history();
+    assert!(speaker.toolbelt.flush_history());
     host.complete(&speaker.claimed, &SegmentEnd::Succeeded, false);
     let raw = {
         use base64::Engine as _;
