@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use rusqlite::{Connection, Params, Row};
 
-use crate::clock::{Now, TimeSource};
+use crate::clock::{self, Now, TimeSource};
 use crate::error::{Error, Result, doing};
 use crate::failpoint;
 use crate::lease::{self, Demand, Fence};
@@ -22,8 +22,10 @@ pub struct Store {
 impl Store {
     /// Opens the store of `state`: makes it where there is none, and migrates an older one under the exclusive state lock.
     ///
-    /// Errors: `store_newer`, `store_unreadable`, `state_locked`, `state_unavailable`, `storage_full`.
+    /// Errors: `store_newer`, `store_unreadable`, `state_locked`, `state_unavailable`, `storage_full`; `internal`
+    /// on a machine that does not name its boots.
     pub fn open(state: &StateDir) -> Result<Self> {
+        clock::boot_is_named()?;
         let lock = StateLock::shared(state)?;
         let mut conn = open::open(&state.store_file(), "FULL")?;
         // Nobody can depend on a schema that is not there yet, so an empty store needs no exclusion.
