@@ -249,6 +249,9 @@ mod tests {
                 "PRAGMA foreign_keys = OFF;
                  INSERT INTO attempt_event VALUES ('att_a', 1, 'dispatching', 'x', 0), ('att_a', 2, 'dispatching', 'x', 0);
                  INSERT INTO reservation VALUES ('att_a', 'active', 0);
+                 INSERT INTO execution (id, work_id, scope_id, binding, generation, attempt, epoch, segment, state,
+                                        cause_event_id, created_at_us, finished_at_us)
+                     VALUES ('exe_a', 'wrk_a', 'test', 'b', 1, 1, 1, 1, 'succeeded', 'evt_a', 0, 0);
                  INSERT INTO declaration VALUES ('exe_a', 1, 'outcome', '{}', 0, NULL);",
             )
             .unwrap();
