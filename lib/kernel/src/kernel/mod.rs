@@ -122,11 +122,6 @@ impl Kernel {
         Ok(Self { settings, executables, launcher })
     }
 
-    /// The launcher that is in use.
-    pub fn launcher(&self) -> &'static str {
-        self.launcher.name()
-    }
-
     /// Resolves and hashes an executable, and remembers it, so that a later [`Kernel::admit`] does not hash inside
     /// its transaction. Error: `executable_unavailable`.
     pub fn identify(&self, path: &Path) -> Result<Executable> {
@@ -165,11 +160,6 @@ impl Ending {
     /// Completes when the processes that kept the attempt orphaned have ended; settle and conclude it again then.
     pub async fn survivors_gone(&self) -> Result<()> {
         self.survivors.gone().await.map_err(|source| Error::Process { doing: "waiting for survivors", source })
-    }
-
-    /// Processes of the attempt that could not be killed.
-    pub fn survivors(&self) -> Vec<u32> {
-        self.survivors.pids()
     }
 }
 

@@ -22,8 +22,6 @@ pub struct Unit {
 
 /// How runners are started. A failed launch is no proof that nothing started.
 pub trait Launcher: std::fmt::Debug {
-    /// Its name in reports.
-    fn name(&self) -> &'static str;
     /// Starts the runner on a bundle whose dispatch is committed, and lets go of the bundle's lock.
     fn launch(&self, staged: Staged) -> Result<Launched>;
 }

@@ -32,10 +32,6 @@ impl ProcessLauncher {
 }
 
 impl Launcher for ProcessLauncher {
-    fn name(&self) -> &'static str {
-        "process"
-    }
-
     fn launch(&self, staged: Staged) -> Result<Launched> {
         let Staged { attempt, bundle, lock, token, stop_grace } = staged;
         let failed = |source: std::io::Error| Error::Launch { attempt: attempt.clone(), source };
