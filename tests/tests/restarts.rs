@@ -53,6 +53,71 @@ fn an_execution_survives_the_daemon_and_only_its_rotated_token_is_accepted() {
     assert_eq!(suite.executions(&held.work).len(), 1, "it was adopted, not repeated");
 }
 
+/// E04, E06: what `os` says of a token that is rotated under it.
+#[test]
+fn a_script_that_calls_os_without_a_pause_never_fails_however_often_the_daemons_die() {
+    let suite = Suite::start(|home| {
+        let enough = home.join("enough");
+        let calls = format!("until [ -e '{}' ]; do os context >/dev/null; done", enough.display());
+        config::one_scope(json!({"calls": config::script(&calls)}), json!([]))
+    });
+    let held = suite.hold("calls");
+    for _ in 0..12 {
+        let old = held.token();
+        let (spawner, scheduler) = (suite.kill("open-conduit-endpointd"), suite.kill("open-conduitd"));
+        suite.replaced(&spawner);
+        suite.replaced(&scheduler);
+        until("the token is rotated", || Some(held.token()).filter(|token| *token != old && !token.is_empty()));
+    }
+    std::fs::write(suite.home().join("enough"), "").unwrap();
+    let ended = suite.ended(&held.work);
+    assert_eq!(ended.state, "succeeded", "{ended:?}\n{}", suite.log());
+    assert_eq!(suite.executions(&held.work).len(), 1);
+}
+
+/// E04, E06
+#[test]
+fn a_spawner_that_stays_away_costs_an_adopted_execution_nothing_and_a_new_one_only_time() {
+    let suite = host();
+    let held = suite.hold("hold");
+    let old = held.token();
+    // Its worker stays as long as there are calls, and no other could be started.
+    let works = || held.call("read_context", json!({})).unwrap();
+    works();
+    let spawner = suite.process("open-conduit-endpointd");
+    spawner.signal(Signal::SIGSTOP);
+    let dead = suite.kill("open-conduitd");
+    suite.replaced(&dead);
+    let waits = suite.work("hold", json!({}));
+    until("its start and the restoration fail", || {
+        works();
+        let failed = suite.executions(&waits).iter().any(|tried| tried.state == "failed");
+        (failed && suite.log().contains("has no new token yet")).then_some(())
+    });
+    assert_eq!(held.token(), old, "until there is a new one, the old one is good");
+    assert_eq!(suite.work_view(&waits).state, "ready", "its only attempt was not spent by a fault of the host");
+
+    spawner.signal(Signal::SIGCONT);
+    until("the token is rotated", || Some(held.token()).filter(|token| *token != old && !token.is_empty()));
+    held.call("read_context", json!({})).unwrap();
+    suite.running(&waits).release(1);
+    assert_eq!(suite.ended(&waits).state, "succeeded");
+}
+
+/// E06
+#[test]
+fn a_run_directory_that_cannot_be_closed_goes_once_the_spawner_is_back() {
+    let suite = host();
+    let held = suite.hold("hold");
+    let spawner = suite.process("open-conduit-endpointd");
+    spawner.signal(Signal::SIGSTOP);
+    held.release(1);
+    assert_eq!(suite.ended(&held.work).state, "succeeded");
+    until("closing fails", || suite.log().contains("could not be removed yet").then_some(()));
+    spawner.signal(Signal::SIGCONT);
+    until("nothing is left", || suite.run_directories().is_empty().then_some(()));
+}
+
 /// E06, U01
 #[test]
 fn while_the_daemon_is_down_an_execution_emits_and_declares_and_nothing_of_it_is_lost() {
@@ -99,12 +164,11 @@ fn a_stop_keeps_executions_and_their_directories_and_a_start_takes_them_over() {
         (holder(&suite, &held), held.work.clone(), held.run_directory().to_owned(), held.token())
     };
     assert!(suite.stop(Signal::SIGINT).success());
-    let said = suite.said().join("\n");
-    assert!(
-        said.contains("keep") || suite.log().contains("keep"),
-        "it says what keeps running: {said}\n{}",
-        suite.log()
-    );
+    let mut said = Vec::new();
+    until("it says what keeps running", || {
+        said.extend(suite.said());
+        (said.iter().any(|line| line.contains("keep")) || suite.log().contains("keep")).then_some(())
+    });
     assert!(process.lives() && run.join("token/token").is_file());
     assert!(suite.processes("open-conduitd").is_empty() && suite.processes("open-conduit-endpoint").is_empty());
     suite.start_again();

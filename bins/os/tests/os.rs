@@ -325,6 +325,26 @@ fn after_a_rotation_the_token_is_read_again_once() {
     assert_eq!(seen[0].body, seen[1].body);
 }
 
+/// E04: the host ends the old token before it writes the new one.
+#[test]
+fn a_token_that_is_rotated_a_moment_after_the_refusal_is_taken() {
+    let run = Run::new();
+    let path = run.token_file();
+    let server = Server::start(&run.socket(), move |seen| {
+        if seen.header("authorization") == "Bearer second" {
+            return emitted();
+        }
+        let path = path.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            rotate(&path, "second");
+        });
+        refusal(403, "forbidden", "never")
+    });
+    assert_eq!(run.os(&["emit", "demo.x"]).printed(), format!("{EVENT}\n"));
+    assert_eq!(server.seen().len(), 2);
+}
+
 /// E04, T06
 #[test]
 fn a_refusal_without_a_rotation_stands_and_a_second_one_too() {

@@ -119,21 +119,21 @@ pub fn list(state: &Path) -> Result<Listing, ApiError> {
     Ok(listing)
 }
 
-/// Takes the run directory of `execution` away in one step, and returns where it went, for [`remove_stray`]; `None`
-/// when there was none. From then on nobody opens or serves it: a spawner that starts meanwhile cannot bind in it.
+/// Takes the run directory of `execution` away in one step, and returns where it went, for [`remove_stray`], also when that
+/// was earlier; `None` when there was none. From then on nobody opens or serves it: a spawner that starts meanwhile cannot bind in it.
 /// The spawner is told next ([`crate::control::close`]), as a socket may stand elsewhere, and then the rest is removed.
 ///
 /// Errors: `endpoint_unavailable` when it names another execution (E01), or cannot be moved.
 pub fn withdraw(state: &Path, execution: &ExecutionId) -> Result<Option<PathBuf>, ApiError> {
     let dir = RunDir { path: path_of(state, execution), execution: execution.clone() };
+    let gone = state.join("runs").join(format!("{WITHDRAWN_PREFIX}{}", key(execution)));
     match fs::symlink_metadata(&dir.path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(fs::symlink_metadata(&gone).is_ok().then_some(gone)),
         _ => {}
     }
     if let Some(name) = read_name(&dir.path)? {
         dir.check_name(&name)?;
     }
-    let gone = state.join("runs").join(format!("{WITHDRAWN_PREFIX}{}", key(execution)));
     remove_tree(&gone)?; // what a crash left of an earlier time
     fs::rename(&dir.path, &gone).map_err(|e| failed(&dir.path, &e))?;
     Ok(Some(gone))
@@ -337,7 +337,7 @@ mod tests {
         let gone = withdraw(&state, &id(1)).unwrap().unwrap();
         assert!(RunDir::open(&state, &id(1)).is_err());
         assert!(std::os::unix::net::UnixListener::bind(dir.socket()).is_err(), "nothing can be bound in it");
-        assert_eq!(withdraw(&state, &id(1)).unwrap(), None);
+        assert_eq!(withdraw(&state, &id(1)).unwrap().as_ref(), Some(&gone), "until it is removed");
         let listing = list(&state).unwrap();
         assert_eq!((listing.runs.len(), listing.strays.as_slice()), (0, std::slice::from_ref(&gone)));
         assert_eq!(withdrawn(&gone), Some(id(1)));

@@ -20,11 +20,11 @@ use conduit_kernel::{BaseEnvironment, Kernel, Settings};
 use conduit_store::lock::RoleLock;
 use conduit_store::{Clock, Now, StateDir, Store, mint};
 use conduit_toolbelt::sweep;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::executors::Executors;
-use crate::host::Host;
+use crate::host::{CLOSING_MAX, Host};
 use crate::upkeep::Upkeep;
 use crate::{adopt, playbooks, turn};
 
@@ -80,7 +80,7 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let host = Rc::new(host(start, state, store, executors, base)?);
     let tidied = host.kernel.tidy(&mut host.store.borrow_mut(), host.now()).map_err(ApiError::from)?;
     tracing::debug!(withdrawn = tidied.withdrawn, bundles = tidied.bundles, "the kernel's leftovers are cleared away");
-    adopt::all(&host).await.map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
+    adopt::all(&host).map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
     }
@@ -145,6 +145,7 @@ fn host(
         turn_of: RefCell::new(String::new()),
         wake: Notify::new(),
         launched: Notify::new(),
+        closing: Semaphore::new(CLOSING_MAX),
     })
 }
 

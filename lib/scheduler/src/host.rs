@@ -11,7 +11,7 @@ use conduit_config::{Snapshot, SnapshotCache};
 use conduit_coordination::executions::{Claim, StopReason};
 use conduit_kernel::Kernel;
 use conduit_store::{Clock, Now, Read, StateDir, Store};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::executors::Executors;
 
@@ -20,6 +20,9 @@ use crate::executors::Executors;
 pub const LEASE_US: i64 = 900 * 1_000_000;
 /// How often leases are renewed while something runs.
 pub const RENEWAL_US: i64 = 300 * 1_000_000;
+
+/// How many endpoints are closed at the same time.
+pub const CLOSING_MAX: usize = 16;
 
 /// An execution whose segment this daemon follows.
 #[derive(Debug)]
@@ -69,6 +72,8 @@ pub struct Host {
     pub wake: Notify,
     /// Rung when a segment has come past its launch, which a shutdown waits for.
     pub launched: Notify,
+    /// Endpoints that are closed at the same time.
+    pub closing: Semaphore,
 }
 
 impl Host {

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use conduit_api::{ApiError, AttemptId, Code, Retry};
+use conduit_api::{ApiError, AttemptId, Code, ExecutionId, Retry};
 use conduit_config::Binding;
 use conduit_coordination::executions::{self, Claimed, Completed, SegmentEnd};
 use conduit_endpoint::{control, rundir, rundir::RunDir};
@@ -19,9 +19,25 @@ use serde_json::json;
 use crate::host::{Host, Live};
 use crate::outputs;
 
-/// Pause before an ending that could not be recorded is tried again; it doubles up to [`RECORD_PAUSE_MAX`].
-const RECORD_PAUSE: Duration = Duration::from_millis(100);
-const RECORD_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The wait before a step that has to succeed is tried again: it doubles from try to try.
+#[derive(Debug)]
+pub struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(100);
+    const MAX: Duration = Duration::from_secs(30);
+
+    pub async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(Self::MAX);
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
+}
 
 /// What a binding of the pinned generation says about a segment.
 pub struct Bound {
@@ -84,6 +100,11 @@ impl Ended {
     /// The attempt crossed the boundary; its evidence decides.
     pub fn by_evidence(attempt: AttemptId) -> Self {
         Self { end: SegmentEnd::Lost { started: true }, attempt: Some((attempt, Past::Boundary)) }
+    }
+
+    /// It crossed the boundary, and nothing says which attempt it was: what it did is unknown (K01).
+    pub fn without_evidence() -> Self {
+        Self { end: SegmentEnd::Lost { started: true }, attempt: None }
     }
 
     /// The segment could not be started.
@@ -196,7 +217,7 @@ pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launch
     if let Err(error) = recorded {
         tracing::warn!(execution = %claimed.execution, %error, "the runner was not recorded; its own evidence stands");
     }
-    let (mut asked, mut pause) = (None, RECORD_PAUSE);
+    let (mut asked, mut pause) = (None, Pause::default());
     loop {
         asked = tokio::select! {
             exited = launched.exited() => {
@@ -207,10 +228,7 @@ pub async fn watch(host: &Host, live: &Live, claimed: &Claimed, launched: Launch
             }
             () = live.stop.notified() => Some(StopReason::Cancel),
             () = live.overdue.notified() => Some(StopReason::Deadline),
-            () = tokio::time::sleep(pause), if asked.is_some() => {
-                pause = (pause * 2).min(RECORD_PAUSE_MAX);
-                asked
-            }
+            () = pause.wait(), if asked.is_some() => asked,
         };
         if let Some(reason) = asked
             && stop(host, claimed, &attempt, &launched, reason).await
@@ -236,11 +254,11 @@ async fn stop(host: &Host, claimed: &Claimed, attempt: &AttemptId, launched: &La
 }
 
 /// Records the end of a segment, again and again until the store takes it, then tidies up.
-pub async fn record(host: &Host, claimed: &Claimed, ended: Ended) {
-    let mut pause = RECORD_PAUSE;
+pub async fn record(host: &Rc<Host>, claimed: &Claimed, ended: Ended) {
+    let mut pause = Pause::default();
     loop {
         match try_record(host, claimed, &ended).await {
-            Ok(Some(completed)) => return tidy(host, claimed, &ended, &completed).await,
+            Ok(Some(completed)) => return tidy(host, claimed, &ended, &completed),
             Ok(None) => {} // something that it started lives on: looked at again
             Err(Fault::Store(conduit_store::Error::LeaseLost { why })) => {
                 tracing::warn!(execution = %claimed.execution, why, "the segment was ended by another hand");
@@ -250,8 +268,7 @@ pub async fn record(host: &Host, claimed: &Claimed, ended: Ended) {
                 tracing::error!(execution = %claimed.execution, %error, "the end of a segment could not be recorded yet")
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(RECORD_PAUSE_MAX);
+        pause.wait().await;
     }
 }
 
@@ -304,14 +321,14 @@ fn meaning(conclusion: &Conclusion, terminal: &Terminal, bound: Option<&Bound>) 
     }
 }
 
-/// Removes what only a live execution needs (E06). Failing is no harm: the next start sweeps.
-async fn tidy(host: &Host, claimed: &Claimed, ended: &Ended, completed: &Completed) {
+/// Removes what only a live execution needs (E06).
+fn tidy(host: &Rc<Host>, claimed: &Claimed, ended: &Ended, completed: &Completed) {
     tracing::info!(
         execution = %claimed.execution, work = %claimed.work, state = completed.state, work_state = completed.work_state, "ended"
     );
     host.wake.notify_one();
     if !completed.parked {
-        remove_endpoint(host, &claimed.execution).await;
+        remove_endpoint(host, claimed.execution.clone());
     }
     if let Some((attempt, _)) = &ended.attempt
         && let Err(error) = host.kernel.forget_bundle(attempt)
@@ -320,17 +337,26 @@ async fn tidy(host: &Host, claimed: &Claimed, ended: &Ended, completed: &Complet
     }
 }
 
-/// Closes an execution's socket and removes its run directory.
-pub async fn remove_endpoint(host: &Host, execution: &conduit_api::ExecutionId) {
-    let removed = async {
-        // Out of sight first: a spawner that starts at this moment must not bind a socket in what is being removed.
-        let withdrawn = rundir::withdraw(host.state.path(), execution)?;
-        control::close(&host.places, execution).await?;
-        withdrawn.map_or(Ok(()), |path| rundir::remove_stray(&path))
-    };
-    if let Err(error) = removed.await {
-        tracing::warn!(%execution, %error, "a run directory was left behind; the next start removes it");
-    }
+/// Closes an execution's socket and removes its run directory, in a task of its own, however long that takes (E06). What a
+/// shutdown leaves of it, the next start goes on with.
+pub fn remove_endpoint(host: &Rc<Host>, execution: ExecutionId) {
+    let host = Rc::clone(host);
+    tokio::task::spawn_local(async move {
+        let mut pause = Pause::default();
+        while let Err(error) = try_remove_endpoint(&host, &execution).await {
+            tracing::warn!(%execution, %error, "a run directory could not be removed yet");
+            pause.wait().await;
+        }
+    });
+}
+
+async fn try_remove_endpoint(host: &Host, execution: &ExecutionId) -> Result<(), ApiError> {
+    // Out of sight first: a spawner that starts at this moment must not bind a socket in what is being removed.
+    let withdrawn = rundir::withdraw(host.state.path(), execution)?;
+    // The spawner is not asked about more than a few at once, however many wait for it to come back.
+    let _turn = host.closing.acquire().await;
+    control::close(&host.places, execution).await?;
+    withdrawn.map_or(Ok(()), |path| rundir::remove_stray(&path))
 }
 
 /// Whatever can go wrong between the rows.

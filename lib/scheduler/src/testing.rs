@@ -13,10 +13,10 @@ use conduit_coordination::events::{self, NewEvent, source};
 use conduit_kernel::{BaseEnvironment, Kernel, Settings};
 use conduit_store::{Clock, StateDir, Store};
 use serde_json::{Map, Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::executors::Executors;
-use crate::host::Host;
+use crate::host::{CLOSING_MAX, Host};
 
 /// A world, and the directory that it stands in.
 pub struct World {
@@ -61,6 +61,7 @@ impl World {
             turn_of: RefCell::new(String::new()),
             wake: Notify::new(),
             launched: Notify::new(),
+            closing: Semaphore::new(CLOSING_MAX),
         });
         let world = Self { base, host, deliveries: RefCell::new(0) };
         std::fs::write(world.config_file(), configuration().to_string()).unwrap();

@@ -87,8 +87,7 @@ fn tidy_ended(host: &Rc<Host>) -> Result<bool, Error> {
     let more = ended.len() > EXECUTIONS_MAX;
     for execution in ended.into_iter().take(EXECUTIONS_MAX) {
         host.store.borrow_mut().write(|tx| executions::noted(tx, &execution))?;
-        let host = Rc::clone(host);
-        tokio::task::spawn_local(async move { segment::remove_endpoint(&host, &execution).await });
+        segment::remove_endpoint(host, execution);
     }
     Ok(more)
 }

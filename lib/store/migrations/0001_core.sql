@@ -135,7 +135,7 @@ CREATE TABLE execution (
     deadline_at_us   INTEGER,              -- the same for people
     acknowledged     INTEGER NOT NULL DEFAULT 0, -- sequence of the newest input the segment was told of
     cause_event_id   TEXT    NOT NULL,     -- what its emissions follow from
-    attempt_id       TEXT,                 -- kernel attempt of the segment
+    attempt_id       TEXT CHECK (state <> 'running' OR attempt_id IS NOT NULL), -- kernel attempt of the segment
     stop_reason      TEXT CHECK (stop_reason IN ('operator_cancelled', 'work_cancelled', 'interrupted')), -- what the scheduler still has to do about it
     code             TEXT,
     message          TEXT,

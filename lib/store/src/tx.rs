@@ -72,11 +72,7 @@ impl Store {
         time: impl TimeSource,
         change: impl FnOnce(&Fenced<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.write(|tx| {
-            let now = time.now();
-            lease::guard(tx, fence, demand, now)?;
-            change(&Fenced { write: tx, held: fence, now })
-        })
+        self.write(|tx| change(&tx.fenced(fence, demand, time)?))
     }
 
     /// Like [`Store::fenced`] for a call that only looks: the guard and the look see the same view.
@@ -221,6 +217,14 @@ impl Write<'_> {
         self.execute(what, sql, params)?;
         Ok(self.conn.last_insert_rowid())
     }
+
+    /// This transaction from here on, provided that `demand` holds for `held` at `now`: for a change that takes the lease
+    /// and acts under it at once. Errors: as [`Store::fenced`].
+    pub fn fenced<'t>(&'t self, held: &'t Fence, demand: &Demand, time: impl TimeSource) -> Result<Fenced<'t>> {
+        let now = time.now();
+        lease::guard(self, held, demand, now)?;
+        Ok(Fenced { write: self, held, now })
+    }
 }
 
 impl<'c> Deref for Write<'c> {
@@ -230,7 +234,7 @@ impl<'c> Deref for Write<'c> {
     }
 }
 
-/// A transaction whose lease guard held when it began, and holds until it ends.
+/// A transaction whose lease guard held when it was asked, and holds until it ends.
 #[derive(Debug)]
 pub struct Fenced<'t> {
     write: &'t Write<'t>,

@@ -15,6 +15,8 @@ use crate::execution::call_as;
 
 /// How long a call is asked again before it counts as refused for good.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// How long a rotated token may take to its file after the old one was refused; `os` waits as long.
+const ROTATION: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Pretended work between two calls, so that a kill meets executions in the middle.
 const LABOUR: Duration = Duration::from_millis(60);
@@ -142,11 +144,13 @@ impl Segment {
         note(&self.journal, fact, line).map_err(|e| e.to_string())
     }
 
-    /// Asks until there is an answer. `forbidden` is asked again too: the token may be rotated at any moment.
+    /// Asks until there is an answer. After `forbidden` it does as `os` does: another token in the file, at once or in a
+    /// moment, is tried once.
     fn call(&mut self, operation: &str, input: Value) -> Result<Value> {
         self.calls += 1;
         let request_id = format!("{}.{}.{}", self.execution, self.number, self.calls);
         let end = Instant::now() + PATIENCE;
+        let mut refused = false;
         loop {
             self.reload()?;
             let error = match call_as(&self.client, operation, input.clone(), &request_id) {
@@ -154,11 +158,28 @@ impl Segment {
                 Err(error) => error,
             };
             let forbidden = error.code() == Code::Forbidden.as_str();
-            if !(error.may_retry() || forbidden) || Instant::now() >= end {
+            if forbidden && !refused && self.rotates()? {
+                refused = true;
+                continue;
+            }
+            refused = false;
+            if !error.may_retry() || Instant::now() >= end {
                 return Err(format!("{} on {operation} {request_id}: {}", error.code(), chain(&error)));
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Waits for another token in the file, for as long as `os` does.
+    fn rotates(&self) -> Result<bool> {
+        let end = Instant::now() + ROTATION;
+        while std::fs::read_to_string(&self.token_file).map_err(|e| format!("reading the token: {e}"))? == self.token {
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(true)
     }
 
     /// Takes up a rotated token, and asks once with the superseded one.

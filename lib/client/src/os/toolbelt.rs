@@ -1,6 +1,7 @@
 //! The toolbelt as a process of an execution reaches it: its own socket, its own token.
 
 use std::ffi::OsString;
+use std::time::{Duration, Instant};
 
 use conduit_api::Code;
 use conduit_api::http::{TOOLBELT_CALL, TOOLBELT_GUIDANCE, env};
@@ -17,6 +18,10 @@ use crate::error::ClientError;
 /// Operations that a lost answer is asked for again by itself: the host answers the copy as it answered the
 /// original (T14). A second `wait` or `declare_outcome` would be told that authority is released.
 const ASKED_AGAIN: [&str; 3] = [operation::EMIT, operation::CREATE_WORK, operation::READ_CONTEXT];
+
+/// How long after a refusal a rotated token may come to stand in its file.
+const ROTATION_TIME_MAX: Duration = Duration::from_secs(2);
+const ROTATION_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a request is called: the caller's name for it, or a new one.
 pub struct Name {
@@ -90,18 +95,27 @@ impl Toolbelt {
         Ok(self.send(&call)?.read()?)
     }
 
-    /// A call refused with the token at hand is made once more when the file holds another by now: the host rotates
-    /// the token while a process of an earlier segment may still run (E04).
+    /// A call refused with the token at hand is made once more when the file holds another by now, or comes to hold one in
+    /// a moment: a host that takes an execution over ends the old token first, and then writes the new one (E04).
     fn send(&self, call: &Call) -> Result<Answer, ClientError> {
         match self.client.send(call) {
-            Err(refusal) if refusal.code() == Code::Forbidden.as_str() => {
-                match self.client.reload_credential() {
-                    Ok(true) => self.client.send(call),
-                    // A file that cannot be read is what is left of an execution that ended: the refusal says it all.
-                    Ok(false) | Err(_) => Err(refusal),
-                }
+            Err(refusal) if refusal.code() == Code::Forbidden.as_str() && rotated(&self.client) => {
+                self.client.send(call)
             }
             answer => answer,
+        }
+    }
+}
+
+/// Reads the token file until it holds another token than `client` has, for a bounded time; whether it did. A file that
+/// cannot be read is what is left of an execution that ended: nothing comes any more.
+fn rotated(client: &Client) -> bool {
+    let end = Instant::now() + ROTATION_TIME_MAX;
+    loop {
+        match client.reload_credential() {
+            Ok(false) if Instant::now() < end => std::thread::sleep(ROTATION_PAUSE),
+            Ok(changed) => return changed,
+            Err(_) => return false,
         }
     }
 }

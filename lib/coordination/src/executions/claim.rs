@@ -1,7 +1,7 @@
 //! Claims: a ready Work gets an execution and a lease.
 
 use conduit_api::{EventId, ExecutionId, ScopeId, WorkId};
-use conduit_store::{Fence, Now, Read, Write, column_id, mint, named_params};
+use conduit_store::{Fence, Now, Read, Row, RowResult, Write, column_id, mint, named_params};
 
 use crate::error::Result;
 use crate::inputs;
@@ -234,29 +234,66 @@ pub fn renew(tx: &Write<'_>, owner: &str, lease_us: i64, now: Now) -> Result<usi
 /// An execution that an earlier scheduler left in the middle of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orphan {
-    pub execution: ExecutionId,
+    /// As the earlier scheduler held it: its token is good until [`recover`].
+    pub left: Claimed,
     /// Whether its segment had crossed the launch boundary.
     pub running: bool,
     pub attempt_id: Option<String>,
     pub deadline_boot_us: Option<i64>,
-    pub deadline_boot_id: Option<String>,
+}
+
+/// What earlier schedulers left.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Left {
+    pub orphans: Vec<Orphan>,
+    /// IDs of rows that cannot be read: nothing is done about them, and the others are taken over all the same.
+    pub damaged: Vec<String>,
 }
 
 const LEFT: &str = "
-    SELECT id, state, attempt_id, deadline_boot_us, lease_boot_id FROM execution
+    SELECT id, work_id, scope_id, binding, generation, attempt, epoch, segment, coalesce(owner, '') AS owner, state, attempt_id,
+           deadline_boot_us
+      FROM execution
      WHERE state IN ('claimed', 'running', 'orphaned') AND (owner IS NULL OR owner <> :owner) ORDER BY id";
 
 /// What earlier schedulers left; only the holder of the scheduler's role lock may ask, for it alone knows that they are gone.
-pub fn live_owned_by_others(r: &Read<'_>, owner: &str) -> Result<Vec<Orphan>> {
-    Ok(r.all("looking for what was left", LEFT, named_params! { ":owner": owner }, |row| {
+pub fn left_by_others(r: &Read<'_>, owner: &str) -> Result<Left> {
+    let orphan = |row: &Row<'_>| -> RowResult<Orphan> {
         Ok(Orphan {
-            execution: column_id(row, "id")?,
+            left: held(row)?,
             running: row.get::<_, String>("state")? != "claimed",
             attempt_id: row.get("attempt_id")?,
             deadline_boot_us: row.get("deadline_boot_us")?,
-            deadline_boot_id: row.get("lease_boot_id")?,
         })
-    })?)
+    };
+    let rows = r.all("looking for what was left", LEFT, named_params! { ":owner": owner }, |row| {
+        Ok((row.get::<_, String>("id")?, orphan(row)))
+    })?;
+    let mut left = Left::default();
+    for (id, row) in rows {
+        match row {
+            Ok(orphan) => left.orphans.push(orphan),
+            Err(_) => left.damaged.push(id),
+        }
+    }
+    Ok(left)
+}
+
+/// The claim that a row of `execution` tells of.
+fn held(row: &Row<'_>) -> RowResult<Claimed> {
+    let segment = row.get("segment")?;
+    Ok(Claimed {
+        execution: column_id(row, "id")?,
+        work: column_id(row, "work_id")?,
+        scope: column_id(row, "scope_id")?,
+        binding: row.get("binding")?,
+        generation: row.get("generation")?,
+        attempt: row.get("attempt")?,
+        epoch: row.get("epoch")?,
+        segment,
+        resumed: segment > 1,
+        owner: row.get("owner")?,
+    })
 }
 
 const TAKE_OVER: &str = "
@@ -271,9 +308,10 @@ const CARRY: &str = "
 /// Nothing of the old epoch counts, its token neither.
 const REVOKE: &str = "UPDATE token SET revoked_at_us = :at WHERE execution_id = :id AND revoked_at_us IS NULL";
 const HELD: &str = "
-    SELECT work_id, scope_id, binding, generation, attempt, segment FROM execution WHERE id = :id";
+    SELECT id, work_id, scope_id, binding, generation, attempt, epoch, segment, owner FROM execution WHERE id = :id";
 
-/// Takes over an execution that an earlier scheduler left: a new epoch, so that nothing of the old one counts (T02).
+/// Takes over an execution that an earlier scheduler left: a new epoch, so that nothing of the old one counts (T02). A
+/// process that lives gets its new token in the same transaction; until then it speaks with the old one (E06).
 pub fn recover(tx: &Write<'_>, execution: &ExecutionId, owner: &str, lease_us: i64, now: Now) -> Result<Claimed> {
     let id = execution.as_str();
     let epoch: i64 = tx.one("reading an epoch", EPOCH, named_params! { ":id": id }, |row| row.get(0))?;
@@ -287,20 +325,7 @@ pub fn recover(tx: &Write<'_>, execution: &ExecutionId, owner: &str, lease_us: i
     tx.execute("taking an execution over", WORK_EPOCH, named_params! { ":id": id, ":epoch": epoch })?;
     tx.execute("revoking tokens", REVOKE, named_params! { ":id": id, ":at": now.wall.0 })?;
     tx.execute("keeping a declaration", CARRY, named_params! { ":id": id, ":epoch": epoch })?;
-    Ok(tx.one("reading an execution", HELD, named_params! { ":id": id }, |row| {
-        Ok(Claimed {
-            execution: execution.clone(),
-            work: column_id(row, "work_id")?,
-            scope: column_id(row, "scope_id")?,
-            binding: row.get("binding")?,
-            generation: row.get("generation")?,
-            attempt: row.get("attempt")?,
-            epoch,
-            segment: row.get("segment")?,
-            resumed: row.get::<_, i64>("segment")? > 1,
-            owner: owner.to_owned(),
-        })
-    })?)
+    Ok(tx.one("reading an execution", HELD, named_params! { ":id": id }, held)?)
 }
 
 #[cfg(test)]

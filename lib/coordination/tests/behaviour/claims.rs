@@ -120,12 +120,9 @@ fn a_recovered_execution_has_a_higher_epoch_a_new_owner_and_what_it_had_declared
     let old = host.run();
     host.declare(&old, "outcome", &json!({"status": "succeeded"}));
     host.owner = "second";
-    let left = host.store.read(|r| executions::live_owned_by_others(r, "second")).unwrap();
-    assert_eq!(
-        left.iter().map(|orphan| (&orphan.execution, orphan.running)).collect::<Vec<_>>(),
-        [(&old.execution, true)]
-    );
-    assert!(host.store.read(|r| executions::live_owned_by_others(r, "first")).unwrap().is_empty());
+    let left = host.store.read(|r| executions::left_by_others(r, "second")).unwrap().orphans;
+    assert_eq!(left.iter().map(|orphan| (&orphan.left, orphan.running)).collect::<Vec<_>>(), [(&old, true)]);
+    assert_eq!(host.store.read(|r| executions::left_by_others(r, "first")).unwrap(), executions::Left::default());
     let new = host.write(|tx, now| executions::recover(tx, &old.execution, "second", SECOND, now)).unwrap();
     assert_eq!((new.epoch, new.attempt, new.segment, new.owner.as_str()), (old.epoch + 1, 1, 1, "second"));
     assert!(host.try_complete(&old, &SegmentEnd::Succeeded, false).is_err(), "the old epoch ends nothing");

@@ -179,14 +179,14 @@ impl World {
         self.schedulers += 1;
         let owner = OWNERS[self.schedulers % OWNERS.len()];
         self.host.owner = owner;
-        let left = self.host.store.read(|r| executions::live_owned_by_others(r, owner)).unwrap();
+        let left = self.host.store.read(|r| executions::left_by_others(r, owner)).unwrap().orphans;
         assert_eq!(left.len(), self.segments.len(), "nothing that runs is forgotten");
         for orphan in left {
             let claimed = self
                 .host
-                .write(|tx, now| executions::recover(tx, &orphan.execution, owner, 900 * SECOND, now))
+                .write(|tx, now| executions::recover(tx, &orphan.left.execution, owner, 900 * SECOND, now))
                 .unwrap();
-            let held = self.segments.get_mut(&orphan.execution).unwrap();
+            let held = self.segments.get_mut(&orphan.left.execution).unwrap();
             assert_eq!(held.1, orphan.running);
             let old = std::mem::replace(&mut held.0, claimed.clone());
             assert!(self.host.try_complete(&old, &SegmentEnd::Succeeded, false).is_err(), "the old epoch ends nothing");
