@@ -46,7 +46,7 @@ async fn an_endpoint_takes_connections_before_any_worker_runs_and_starts_one_for
 async fn an_execution_without_a_run_directory_or_with_anothers_gets_no_endpoint() {
     let mut host = Host::start(WORKS).await;
     let missing = control::serve(&host.places, &id(1)).await.unwrap_err();
-    assert_eq!(missing.code, Code::EndpointUnavailable);
+    assert_eq!(missing.code, Code::StateUnavailable);
     let dir = RunDir::prepare(&host.places.state, &id(1)).unwrap();
     fs::write(dir.path().join("execution"), id(2).as_str()).unwrap();
     let foreign = control::serve(&host.places, &id(1)).await.unwrap_err();

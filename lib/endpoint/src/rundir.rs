@@ -49,8 +49,8 @@ pub struct Listing {
 impl RunDir {
     /// Makes the run directory of `execution`, or completes and opens the one that stands; done twice, it changes nothing.
     ///
-    /// Errors: `endpoint_unavailable` when it names another execution (E01), is not ours alone, or cannot be made;
-    /// `storage_full`.
+    /// Errors: `endpoint_unavailable` when it names another execution (E01) or is not ours alone; `state_unavailable` or
+    /// `storage_full` when it cannot be made now.
     pub fn prepare(state: &Path, execution: &ExecutionId) -> Result<Self, ApiError> {
         let dir = Self { path: path_of(state, execution), execution: execution.clone() };
         make_private(&dir.path)?;
@@ -62,11 +62,11 @@ impl RunDir {
         Ok(dir)
     }
 
-    /// Opens the run directory of `execution`. Errors: `endpoint_unavailable` when it is not there, names another
-    /// execution (E01), or is not ours alone.
+    /// Opens the run directory of `execution`. Errors: `endpoint_unavailable` when it does not say whose it is, names
+    /// another execution (E01), or is not ours alone; `state_unavailable` when it is not there or cannot be looked at.
     pub fn open(state: &Path, execution: &ExecutionId) -> Result<Self, ApiError> {
         let dir = Self { path: path_of(state, execution), execution: execution.clone() };
-        check_private(&dir.path).map_err(|e| unavailable(&dir.path, &e))?;
+        check_private(&dir.path).map_err(|e| not_private(&dir.path, &e))?;
         match read_name(&dir.path)? {
             Some(name) => dir.check_name(&name).map(|()| dir),
             None => Err(unavailable(&dir.path, &"it does not say whose it is")),
@@ -75,7 +75,7 @@ impl RunDir {
 
     /// Puts `token` in place of the current one, in one step for whoever reads it (E04).
     ///
-    /// Errors: `endpoint_unavailable`, `storage_full`.
+    /// Errors: `state_unavailable`, `storage_full`.
     pub fn write_token(&self, token: &str) -> Result<(), ApiError> {
         replace(&self.path.join(TOKEN_DIRECTORY), TOKEN_NAME, token)
     }
@@ -103,12 +103,12 @@ impl RunDir {
     }
 }
 
-/// All run directories of a state directory. Errors: `endpoint_unavailable` when `<state>/runs` cannot be read.
+/// All run directories of a state directory. Errors: `state_unavailable` when `<state>/runs` cannot be read.
 pub fn list(state: &Path) -> Result<Listing, ApiError> {
     let runs = state.join("runs");
     let mut listing = Listing::default();
-    for entry in fs::read_dir(&runs).map_err(|e| unavailable(&runs, &e))? {
-        let path = entry.map_err(|e| unavailable(&runs, &e))?.path();
+    for entry in fs::read_dir(&runs).map_err(|e| failed(&runs, &e))? {
+        let path = entry.map_err(|e| failed(&runs, &e))?.path();
         match opened(state, &path) {
             Some(dir) => listing.runs.push(dir),
             None => listing.strays.push(path),
@@ -123,7 +123,7 @@ pub fn list(state: &Path) -> Result<Listing, ApiError> {
 /// was earlier; `None` when there was none. From then on nobody opens or serves it: a spawner that starts meanwhile cannot bind in it.
 /// The spawner is told next ([`crate::control::close`]), as a socket may stand elsewhere, and then the rest is removed.
 ///
-/// Errors: `endpoint_unavailable` when it names another execution (E01), or cannot be moved.
+/// Errors: `endpoint_unavailable` when it names another execution (E01); `state_unavailable` when it cannot be moved.
 pub fn withdraw(state: &Path, execution: &ExecutionId) -> Result<Option<PathBuf>, ApiError> {
     let dir = RunDir { path: path_of(state, execution), execution: execution.clone() };
     let gone = state.join("runs").join(format!("{WITHDRAWN_PREFIX}{}", key(execution)));
@@ -146,7 +146,7 @@ pub fn withdrawn(stray: &Path) -> Option<ExecutionId> {
     read_name(stray).ok()??.parse().ok()
 }
 
-/// Removes what [`list`] called a stray. Errors: `endpoint_unavailable`.
+/// Removes what [`list`] called a stray. Errors: `state_unavailable`.
 pub fn remove_stray(path: &Path) -> Result<(), ApiError> {
     remove_tree(path)
 }
@@ -166,7 +166,7 @@ fn path_of(state: &Path, execution: &ExecutionId) -> PathBuf {
 pub(crate) fn make_private(path: &Path) -> Result<(), ApiError> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => check_private(path).map_err(|e| unavailable(path, &e)),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => check_private(path).map_err(|e| not_private(path, &e)),
         Err(e) => Err(failed(path, &e)),
     }
 }
@@ -179,10 +179,13 @@ fn read_name(dir: &Path) -> Result<Option<String>, ApiError> {
     let file = match OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(&path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(unavailable(&path, &e)),
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            return Err(unavailable(&path, &"it is a symbolic link"));
+        }
+        Err(e) => return Err(failed(&path, &e)),
     };
     let mut name = String::new();
-    file.take(EXECUTION_BYTES_MAX).read_to_string(&mut name).map_err(|e| unavailable(&path, &e))?;
+    file.take(EXECUTION_BYTES_MAX).read_to_string(&mut name).map_err(|e| failed(&path, &e))?;
     let name = name.trim_end();
     Ok((!name.is_empty()).then(|| name.to_owned()))
 }
@@ -216,11 +219,20 @@ fn remove_tree(path: &Path) -> Result<(), ApiError> {
     }
 }
 
-fn failed(path: &Path, error: &std::io::Error) -> ApiError {
+/// What the system refused now and may grant another time: told apart from an endpoint that cannot be.
+pub(crate) fn failed(path: &Path, error: &std::io::Error) -> ApiError {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             ApiError::new(Code::StorageFull, format!("the disk is full: {} could not be written", path.display()))
         }
+        _ => ApiError::new(Code::StateUnavailable, format!("{} cannot be used: {error}", path.display())),
+    }
+}
+
+/// A directory that is not ours alone cannot be an endpoint's; one that cannot be looked at may be another time.
+fn not_private(path: &Path, error: &conduit_store::Error) -> ApiError {
+    match error {
+        conduit_store::Error::StateUnavailable { source, .. } => failed(path, source),
         _ => unavailable(path, error),
     }
 }
@@ -325,6 +337,18 @@ mod tests {
             remove_stray(&state.join("runs/note")).unwrap();
         }
         assert_eq!(fs::read_dir(state.join("runs")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_the_system_refuses_for_now_is_told_apart_from_an_endpoint_that_cannot_be() {
+        let base = state();
+        let state = base.path().join("s");
+        std::fs::remove_dir(state.join("runs")).unwrap();
+        assert_eq!(RunDir::prepare(&state, &id(1)).unwrap_err().code, Code::StateUnavailable);
+        assert_eq!(RunDir::open(&state, &id(1)).unwrap_err().code, Code::StateUnavailable);
+        assert_eq!(list(&state).unwrap_err().code, Code::StateUnavailable);
+        let full = std::io::Error::from(rustix::io::Errno::NOSPC);
+        assert_eq!(failed(&state, &full).code, Code::StorageFull);
     }
 
     /// E06

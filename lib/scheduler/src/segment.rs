@@ -107,10 +107,15 @@ impl Ended {
         Self { end: SegmentEnd::Lost { started: true }, attempt: None }
     }
 
-    /// The segment could not be started.
+    /// The segment could not be started: by a fault of the host that can pass, or because it is impossible.
     fn not_started(error: ApiError, admitted: Option<AttemptId>) -> Self {
-        let retryable = error.code.retry() == Retry::SameRequest;
-        let end = SegmentEnd::Failed { code: error.code, message: error.message, retryable };
+        let ApiError { code, message, .. } = error;
+        let passes = code.retry() == Retry::SameRequest || code == Code::StateUnavailable;
+        let end = if passes {
+            SegmentEnd::HostFault { code, message }
+        } else {
+            SegmentEnd::Failed { code, message, retryable: false }
+        };
         Self { end, attempt: admitted.map(|attempt| (attempt, Past::Admission)) }
     }
 }

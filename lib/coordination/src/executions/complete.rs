@@ -1,7 +1,7 @@
 //! The end of a segment: what was declared is applied, or the failure policy decides (T12).
 
 use conduit_api::toolbelt::{OutcomeInput, OutcomeStatus, WaitInput};
-use conduit_api::{Code, EventId, WaitId};
+use conduit_api::{Code, EventId, WaitId, WorkId};
 use conduit_config::Retry;
 use conduit_store::{Fenced, column_id, named_params};
 use serde_json::{Map, Value};
@@ -24,6 +24,11 @@ pub enum SegmentEnd {
         code: Code,
         message: String,
         retryable: bool,
+    },
+    /// The host could not start it, for a reason that has nothing to do with the Work.
+    HostFault {
+        code: Code,
+        message: String,
     },
     /// The host stopped it.
     Stopped,
@@ -87,6 +92,9 @@ pub(crate) fn decide(stop: Option<StopReason>, declared: Option<Declaration>, en
         (SegmentEnd::Failed { code, message, retryable }, None) => {
             let failure = if *retryable { Failure::Process } else { Failure::Impossible };
             Decision::Fail { failure, code: *code, message: message.clone() }
+        }
+        (SegmentEnd::HostFault { code, message }, None) => {
+            Decision::Fail { failure: Failure::Host, code: *code, message: message.clone() }
         }
         (SegmentEnd::Succeeded, None) => Decision::Finish {
             outcome: OutcomeInput { status: OutcomeStatus::Succeeded, summary: None, data: Map::new() },
@@ -221,10 +229,8 @@ pub fn complete(
             work::set_state(tx, work, Event::TriesAgain, now.wall.0, None, now)?
         }
         Decision::Fail { failure, code, message } => {
-            tx.execute("counting a failure", COUNT_FAILURE, named_params! { ":id": work.as_str() })?;
-            let failures: i64 =
-                tx.one("counting failures", FAILURES, named_params! { ":id": work.as_str() }, |row| row.get(0))?;
-            match policy::decide(policy, failures, failure) {
+            let count = if failure.counts() { count_failure(tx, work)? } else { claimed.attempt };
+            match policy::decide(policy, count, failure) {
                 Verdict::Again { after_us } => {
                     inputs::untell(tx, work, execution)?;
                     work::set_state(tx, work, Event::TriesAgain, now.wall.0.saturating_add(after_us), None, now)?
@@ -277,6 +283,12 @@ fn ended_as<'d>(
             (state, Some(*code), Some(message))
         }
     }
+}
+
+/// Counts one more failure of `work`; returns how many there are now.
+fn count_failure(tx: &Fenced<'_>, work: &WorkId) -> Result<i64> {
+    tx.execute("counting a failure", COUNT_FAILURE, named_params! { ":id": work.as_str() })?;
+    Ok(tx.one("counting failures", FAILURES, named_params! { ":id": work.as_str() }, |row| row.get(0))?)
 }
 
 fn object(outcome: &OutcomeInput) -> Result<Map<String, Value>> {

@@ -138,6 +138,23 @@ fn a_failing_work_is_tried_again_with_growing_pauses_and_then_fails_with_the_las
     assert_eq!(host.claim(), None);
 }
 
+/// However often the host cannot start it, a Work keeps the attempts that its binding allows.
+#[test]
+fn a_fault_of_the_host_fails_no_work_and_spends_none_of_its_attempts() {
+    let mut host = Host::new();
+    let work = host.create("demo", &[]);
+    for _ in 0..20 {
+        let claimed = host.claim().unwrap();
+        let end = SegmentEnd::HostFault { code: Code::Unavailable, message: "the spawner is away".into() };
+        host.complete(&claimed, &end);
+        assert_eq!(host.state(&work), "ready");
+        assert_eq!(host.claim(), None, "not at once");
+        host.pass(60 * SECOND);
+    }
+    assert_eq!(host.number("SELECT failures FROM work"), 0);
+    assert_eq!(host.texts("SELECT DISTINCT state || ' ' || code FROM execution"), ["failed unavailable"]);
+}
+
 /// T12: outputs and usage of a segment are kept whatever became of it, and recording them again changes nothing.
 #[test]
 fn usage_and_outputs_are_kept_when_a_segment_waits() {

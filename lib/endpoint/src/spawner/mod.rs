@@ -33,7 +33,7 @@ pub use place::ShortPlaces;
 pub use program::main;
 pub use workers::{Program, SOCKET};
 
-use crate::rundir::{self, RunDir, unavailable};
+use crate::rundir::{self, RunDir, failed, unavailable};
 use kept::Names;
 use place::key_of;
 use restarts::{End, Restarts};
@@ -77,7 +77,7 @@ impl Spawner {
     /// bound anew. What cannot be served is logged and left; the scheduler asks for it again. Kept sockets without
     /// a run directory are dropped.
     ///
-    /// Error: `endpoint_unavailable` when the run directories cannot be listed.
+    /// Error: `state_unavailable` when the run directories cannot be listed.
     pub fn restore(&self, inherited: Vec<(String, OwnedFd)>) -> Result<(), ApiError> {
         let listing = rundir::list(&self.state)?;
         let by_key: HashMap<u64, &RunDir> =
@@ -118,8 +118,8 @@ impl Spawner {
     /// Serves the endpoint of `execution`, and returns the path of its socket, which takes connections. Done twice,
     /// it changes nothing.
     ///
-    /// Error: `endpoint_unavailable` when the run directory is missing or names another execution (E01), when no
-    /// path is short enough or a directory is not ours alone (E07), or the system refuses.
+    /// Errors: `endpoint_unavailable` when the run directory names another execution (E01), when no path is short enough or
+    /// a directory is not ours alone (E07); `state_unavailable` when the run directory is missing or the system refuses.
     pub fn serve(&self, execution: &ExecutionId) -> Result<PathBuf, ApiError> {
         let run = RunDir::open(&self.state, execution)?;
         let key = key_of(run.path()).ok_or_else(|| unavailable(run.path(), &"it has no key"))?;
@@ -131,7 +131,7 @@ impl Spawner {
             None => {}
         }
         let socket = self.short.make(run.path())?;
-        let listener = activation::bind_stream(&socket).map_err(|error| unavailable(&socket, &error.message))?;
+        let listener = activation::bind_stream(&socket)?;
         let name = self.names.borrow_mut().keep(&listener);
         self.enter(key, execution, listener, socket.clone(), name)?;
         Ok(socket)
@@ -147,7 +147,7 @@ impl Spawner {
     ) -> Result<(), ApiError> {
         if let Err(error) = self.watch.add(&listener, key) {
             self.names.borrow_mut().give_back(&kept_as);
-            return Err(unavailable(&socket, &format!("it cannot be watched: {error}")));
+            return Err(failed(&socket, &error));
         }
         let mut table = self.table.borrow_mut();
         let serial = table.next_serial();
@@ -167,7 +167,7 @@ impl Spawner {
     /// Closes the endpoint of `execution`: its socket is gone, its worker is told to end. Done twice, or for one that
     /// was never served, it removes what an earlier process left.
     ///
-    /// Error: `endpoint_unavailable` when the socket cannot be removed.
+    /// Error: `state_unavailable` when the socket cannot be removed.
     pub fn close(&self, execution: &ExecutionId) -> Result<(), ApiError> {
         let run = self.state.join("runs").join(rundir::key(execution));
         let Some(key) = key_of(&run) else { return Ok(()) };

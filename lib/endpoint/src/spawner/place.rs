@@ -7,10 +7,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use conduit_api::ApiError;
 use conduit_api::limits::SOCKET_PATH_BYTES_MAX;
-use conduit_api::{ApiError, Code};
 
-use crate::rundir::{SOCKET_NAME, make_private, unavailable};
+use crate::rundir::{SOCKET_NAME, failed, make_private, unavailable};
 
 /// Directories that stand in for a run directory whose path is too long, the best first. A `<key>` directory in one of
 /// them holds the socket and nothing else; the token stays in the run directory.
@@ -56,7 +56,8 @@ impl ShortPlaces {
     /// socket that stands in one of the places decides for that place, so that a process that was told of it
     /// finds it again.
     ///
-    /// Error: `endpoint_unavailable` as in [`ShortPlaces::candidates`], or when a directory is not ours alone.
+    /// Errors: `endpoint_unavailable` as in [`ShortPlaces::candidates`], or when a directory is not ours alone;
+    /// `state_unavailable`, `storage_full` when one cannot be made now.
     pub fn make(&self, run: &Path) -> Result<PathBuf, ApiError> {
         let candidates = self.candidates(run)?;
         let standing = candidates.iter().position(|path| fs::symlink_metadata(path).is_ok()).unwrap_or(0);
@@ -70,7 +71,7 @@ impl ShortPlaces {
 
     /// Removes the socket of `run`, wherever it stands, with the short place made for it.
     ///
-    /// Error: `endpoint_unavailable` when something there cannot be removed.
+    /// Error: `state_unavailable` when something there cannot be removed.
     pub fn clear(&self, run: &Path) -> Result<(), ApiError> {
         let Ok(candidates) = self.candidates(run) else { return Ok(()) }; // none was ever made
         for path in candidates {
@@ -96,9 +97,7 @@ fn fits(path: &Path) -> bool {
 
 fn gone(path: &Path, removed: std::io::Result<()>) -> Result<(), ApiError> {
     match removed {
-        Err(e) if !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            Err(ApiError::new(Code::EndpointUnavailable, format!("{} cannot be removed: {e}", path.display())))
-        }
+        Err(e) if !matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Err(failed(path, &e)),
         _ => Ok(()),
     }
 }
@@ -106,6 +105,7 @@ fn gone(path: &Path, removed: std::io::Result<()>) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conduit_api::Code;
     use std::os::unix::fs::PermissionsExt;
 
     fn long(base: &Path) -> PathBuf {
