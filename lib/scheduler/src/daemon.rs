@@ -15,8 +15,8 @@ use conduit_daemon::activation::bind_datagram;
 use conduit_daemon::alarm::Alarm;
 use conduit_daemon::doorbell::Doorbell;
 use conduit_daemon::program::{self, Start};
-use conduit_daemon::{DaemonArgs, notify, shutdown};
-use conduit_kernel::{BaseEnvironment, Kernel, Settings};
+use conduit_daemon::{DaemonArgs, notify, process, shutdown};
+use conduit_kernel::{BaseEnvironment, Kernel, Settings, Tidied};
 use conduit_store::lock::RoleLock;
 use conduit_store::{Clock, Now, StateDir, Store, mint};
 use conduit_toolbelt::sweep;
@@ -78,8 +78,12 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let bell = Doorbell::new(bell)
         .map_err(|e| ApiError::new(Code::Internal, format!("the doorbell cannot be watched: {e}")))?;
     let host = Rc::new(host(start, state, store, executors, base)?);
-    let tidied = host.kernel.tidy(&mut host.store.borrow_mut(), host.now()).map_err(ApiError::from)?;
-    tracing::debug!(withdrawn = tidied.withdrawn, bundles = tidied.bundles, "the kernel's leftovers are cleared away");
+    match host.kernel.tidy(&mut host.store.borrow_mut(), host.now()) {
+        Ok(Tidied { withdrawn, bundles, failed }) => {
+            tracing::debug!(withdrawn, bundles, failed, "the kernel's leftovers are cleared away");
+        }
+        Err(error) => tracing::error!(%error, "the kernel's leftovers stay until the next start"),
+    }
     adopt::all(&host).map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
@@ -130,7 +134,10 @@ fn host(
         .ok()
         .and_then(|path| path.parent().map(PathBuf::from))
         .ok_or_else(|| ApiError::new(Code::Internal, "the directory of the suite's programs cannot be found"))?;
-    let settings = Settings { attempts: start.places.attempts(), runner: programs.join("open-conduit-runner"), base };
+    // Each execution costs descriptors here; its own processes keep the usual limit.
+    let files = Some(process::raise_file_limit()?);
+    let runner = programs.join("open-conduit-runner");
+    let settings = Settings { attempts: start.places.attempts(), runner, base, files };
     let instance: conduit_api::OperatorId = mint(Clock.now());
     Ok(Host {
         places: start.places,

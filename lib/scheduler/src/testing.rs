@@ -47,7 +47,8 @@ impl World {
         let state = StateDir::open(&places.state).unwrap();
         let store = Store::open(&state).unwrap();
         let environment = BaseEnvironment::of_home(base.path());
-        let settings = Settings { attempts: places.attempts(), runner: runner.into(), base: environment.clone() };
+        let settings =
+            Settings { attempts: places.attempts(), runner: runner.into(), base: environment.clone(), files: None };
         let host = Rc::new(Host {
             places,
             state,

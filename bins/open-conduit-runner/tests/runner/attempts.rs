@@ -60,6 +60,14 @@ async fn a_process_inherits_no_descriptor_no_blocked_signal_and_no_file_mode_mas
     assert_eq!(text, "0\n1\n2\n3\nSigBlk:\t0000000000000000\n0022\n/dev/null\n");
 }
 
+/// K08
+#[tokio::test]
+async fn a_process_may_open_as_many_files_as_was_set_for_it_whatever_its_daemon_may() {
+    let mut host = Host::new();
+    let ended = host.run(&host.shell("1", "ulimit -Sn; ulimit -Hn")).await;
+    assert_eq!(host.text(&ended.outputs[0].path), "77\n88\n");
+}
+
 /// K02
 #[tokio::test]
 async fn a_multicall_program_is_invoked_by_the_name_that_was_asked_for() {

@@ -9,6 +9,7 @@ use conduit_kernel::{
     Adoption, BaseEnvironment, Conclusion, Ending, Error, Kernel, Launched, Limits, OperationRequest, Settings, Staged,
 };
 use conduit_store::{Clock, StateDir, Store, named_params};
+use rustix::process::Rlimit;
 
 /// How long a condition may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -136,12 +137,16 @@ impl Host {
     }
 }
 
+/// What a runner and its process may open.
+pub const FILES: Rlimit = Rlimit { current: Some(77), maximum: Some(88) };
+
 fn daemon(base: &Path) -> (Store, Kernel) {
     let state = StateDir::open(&base.join("state")).unwrap();
     let settings = Settings {
         attempts: base.join("state/attempts"),
         runner: env!("CARGO_BIN_EXE_open-conduit-runner").into(),
         base: BaseEnvironment::of_home(base),
+        files: Some(FILES),
     };
     (Store::open(&state).unwrap(), Kernel::new(settings).unwrap())
 }

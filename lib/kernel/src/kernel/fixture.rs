@@ -23,6 +23,7 @@ impl Fixture {
             attempts: state.path().join("attempts"),
             runner: "/bin/true".into(),
             base: BaseEnvironment::of_home(base.path()),
+            files: None,
         };
         let (store, kernel) = (Store::open(&state).unwrap(), Kernel::new(settings).unwrap());
         Self { base, store, kernel }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use conduit_api::{AttemptId, JobId};
 use conduit_store::Read;
+use rustix::process::Rlimit;
 
 use crate::attempt::store::{self, Record};
 use crate::attempt::{AttemptState, Evidence, Reason, Terminal};
@@ -35,6 +36,8 @@ pub struct Settings {
     /// The runner's binary.
     pub runner: PathBuf,
     pub base: BaseEnvironment,
+    /// Limit of open files that runners get, and what they start; `None` leaves them the caller's own.
+    pub files: Option<Rlimit>,
 }
 
 /// The kernel. It holds no transaction and no attempt: everything it knows is in the store and in bundles.
@@ -111,6 +114,8 @@ pub enum Stopping {
 pub struct Tidied {
     pub withdrawn: usize,
     pub bundles: usize,
+    /// What could not be cleared away; the log says why, and the next start tries again.
+    pub failed: usize,
 }
 
 impl Kernel {
@@ -118,7 +123,7 @@ impl Kernel {
     pub fn new(settings: Settings) -> Result<Self> {
         let executables = Executables::default();
         let runner = executables.identify(&settings.runner)?;
-        let launcher = Box::new(ProcessLauncher::new(runner.canonical));
+        let launcher = Box::new(ProcessLauncher::new(runner.canonical, settings.files));
         Ok(Self { settings, executables, launcher })
     }
 

@@ -91,24 +91,33 @@ impl Kernel {
     }
 
     /// Clears what an earlier daemon left: withdraws attempts that never crossed the boundary, and removes the bundles
-    /// of attempts that have ended or are not on record. Returns how many of each.
+    /// of attempts that have ended or are not on record. Returns how many of each; one that cannot be cleared away is told,
+    /// and keeps no other from it.
     ///
     /// For a start, before anything is admitted, by a caller that admits interrupted work anew and keeps outputs before
     /// it concludes. Doing so twice is doing so once.
     pub fn tidy(&self, store: &mut Store, now: Now) -> Result<Tidied> {
         let mut tidied = Tidied::default();
         let stale = store.read(store::admitted)?;
+        let mut count = |attempt: &AttemptId, done: Result<()>, number: fn(&mut Tidied) -> &mut usize| match done {
+            Ok(()) => *number(&mut tidied) += 1,
+            Err(error) => {
+                tracing::error!(%attempt, %error, "what is left of an attempt cannot be cleared away");
+                tidied.failed += 1;
+            }
+        };
         for attempt in &stale {
-            store.write(|tx| self.record_stop(tx, attempt, StopReason::Cancel, now))?;
-            tidied.withdrawn += 1;
+            let withdrawn = store.write(|tx| self.record_stop(tx, attempt, StopReason::Cancel, now)).map(drop);
+            count(attempt, withdrawn, |tidied| &mut tidied.withdrawn);
         }
         let reading = |source| Error::Process { doing: "listing bundles", source };
         for entry in std::fs::read_dir(&self.settings.attempts).map_err(reading)? {
             let name = entry.map_err(reading)?.file_name();
             let Some(attempt) = name.to_str().and_then(|name| name.parse::<AttemptId>().ok()) else { continue };
-            if !store.read(|read| store::is_unresolved(read, &attempt))? {
-                self.forget_bundle(&attempt)?;
-                tidied.bundles += 1;
+            match store.read(|read| store::is_unresolved(read, &attempt)) {
+                Ok(true) => {}
+                Ok(false) => count(&attempt, self.forget_bundle(&attempt), |tidied| &mut tidied.bundles),
+                Err(error) => count(&attempt, Err(error), |tidied| &mut tidied.bundles),
             }
         }
         Ok(tidied)
@@ -241,11 +250,31 @@ mod tests {
         let live = host.dispatched("3");
         let attempts = host.base.path().join("state/attempts");
         std::fs::create_dir(attempts.join(AttemptId::from_parts(1, 2).as_str())).unwrap();
-        for expected in [Tidied { withdrawn: 1, bundles: 3 }, Tidied::default()] {
+        for expected in [Tidied { withdrawn: 1, bundles: 3, failed: 0 }, Tidied::default()] {
             assert_eq!(host.kernel.tidy(&mut host.store, Clock.now()).unwrap(), expected);
         }
         assert_eq!(host.history(&stale).last().unwrap(), &("cancelled".to_owned(), "withdrawn".to_owned()));
         let left: Vec<_> = std::fs::read_dir(attempts).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [live.as_str()]);
+    }
+
+    /// K10
+    #[test]
+    fn one_attempt_that_cannot_be_cleared_away_keeps_no_other_from_it() {
+        let mut host = Fixture::new();
+        let damaged = host.admit(&request("1")).unwrap().attempt;
+        let stale = host.admit(&request("2")).unwrap().attempt;
+        let attempts = host.base.path().join("state/attempts");
+        let unneeded = attempts.join(AttemptId::from_parts(1, 3).as_str());
+        std::fs::write(attempts.join(AttemptId::from_parts(1, 2).as_str()), "not a directory").unwrap();
+        std::fs::create_dir(&unneeded).unwrap();
+        const DAMAGE: &str = "UPDATE attempt SET reason = 'nonsense' WHERE id = :id";
+        let damage =
+            |tx: &Write<'_>| tx.execute("testing", DAMAGE, conduit_store::named_params! { ":id": damaged.as_str() });
+        host.store.write(damage).unwrap();
+        let tidied = host.kernel.tidy(&mut host.store, Clock.now()).unwrap();
+        assert_eq!(tidied, Tidied { withdrawn: 1, bundles: 1, failed: 2 });
+        assert!(!unneeded.exists());
+        assert_eq!(host.history(&stale).last().unwrap(), &("cancelled".to_owned(), "withdrawn".to_owned()));
     }
 }

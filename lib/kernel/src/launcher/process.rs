@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use conduit_store::{Clock, failpoint};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
 use crate::error::{Error, Result};
 use crate::kernel::Staged;
@@ -23,11 +23,12 @@ use crate::proc;
 #[derive(Debug)]
 pub struct ProcessLauncher {
     runner: PathBuf,
+    files: Option<Rlimit>,
 }
 
 impl ProcessLauncher {
-    pub const fn new(runner: PathBuf) -> Self {
-        Self { runner }
+    pub const fn new(runner: PathBuf, files: Option<Rlimit>) -> Self {
+        Self { runner, files }
     }
 }
 
@@ -46,6 +47,12 @@ impl Launcher for ProcessLauncher {
             .spawn()
             .map_err(failed)?;
         failpoint!("kernel.spawned");
+        // Before it has its token: it starts nothing until then.
+        if let Some(limit) = self.files
+            && let Err(error) = pid_of(child.id()).and_then(|pid| Ok(prlimit(Some(pid), Resource::Nofile, limit)?))
+        {
+            tracing::warn!(%attempt, %error, "the runner keeps a raised limit of open files");
+        }
         if let Some(mut stdin) = child.stdin.take()
             && let Err(error) = stdin.write_all(token.as_bytes())
         {
@@ -65,10 +72,13 @@ impl Launcher for ProcessLauncher {
     }
 }
 
+fn pid_of(pid: u32) -> std::io::Result<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| std::io::Error::other("pid"))
+}
+
 /// Who a child is, and a handle on it. It is not reaped yet, so its pid is its own.
 fn identify(pid: u32) -> std::io::Result<(Unit, OwnedFd)> {
-    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| std::io::Error::other("pid"))?;
-    let pidfd = pidfd_open(raw, PidfdFlags::empty())?;
+    let pidfd = pidfd_open(pid_of(pid)?, PidfdFlags::empty())?;
     let seen = proc::process(pid)?.ok_or_else(|| std::io::Error::other("no such process"))?;
     Ok((Unit { pid, start_ticks: seen.start_ticks, boot_id: Clock.now().boot_id.to_owned() }, pidfd))
 }
