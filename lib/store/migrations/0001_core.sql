@@ -235,13 +235,14 @@ CREATE TABLE replay (
 -- Executions that have ended and whose replay records are still kept: what a sweep looks at.
 CREATE TABLE replay_ended (
     execution_id TEXT    PRIMARY KEY,
-    ended_at_us  INTEGER NOT NULL
+    oldest_us    INTEGER NOT NULL          -- when its oldest record was written
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX replay_ended_at ON replay_ended (ended_at_us);
+CREATE INDEX replay_ended_oldest ON replay_ended (oldest_us);
 CREATE TRIGGER replay_ended_insert AFTER UPDATE OF finished_at_us ON execution
     WHEN new.finished_at_us IS NOT NULL AND EXISTS (SELECT 1 FROM replay WHERE execution_id = new.id) BEGIN
-    INSERT INTO replay_ended (execution_id, ended_at_us) VALUES (new.id, new.finished_at_us)
-        ON CONFLICT (execution_id) DO UPDATE SET ended_at_us = new.finished_at_us;
+    INSERT INTO replay_ended (execution_id, oldest_us)
+        VALUES (new.id, (SELECT min(created_at_us) FROM replay WHERE execution_id = new.id))
+        ON CONFLICT (execution_id) DO UPDATE SET oldest_us = excluded.oldest_us;
 END;
 
 CREATE TABLE artifact (

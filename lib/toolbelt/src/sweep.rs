@@ -4,7 +4,7 @@ use conduit_store::{Now, Read, Write, named_params};
 
 use crate::error::Result;
 
-/// How long a token record outlives the token, and a replay record its execution.
+/// How long a token record outlives the token, and how old a replay record of an execution that has ended becomes.
 pub const KEEP_US: i64 = 24 * 3_600 * 1_000_000;
 /// Rows of each kind that one sweep removes, so that it never holds the store for long.
 pub const ROWS_MAX: i64 = 500;
@@ -15,23 +15,31 @@ const TOKENS: &str = "
 const REPLAYS: &str = "
     DELETE FROM replay WHERE (execution_id, operation, request_id) IN (
         SELECT r.execution_id, r.operation, r.request_id
-          FROM replay_ended d INDEXED BY replay_ended_at CROSS JOIN replay r ON r.execution_id = d.execution_id
-         WHERE d.ended_at_us <= :before ORDER BY d.ended_at_us LIMIT :rows)";
+          FROM replay_ended d INDEXED BY replay_ended_oldest CROSS JOIN replay r ON r.execution_id = d.execution_id
+         WHERE d.oldest_us <= :before AND r.created_at_us <= :before ORDER BY d.oldest_us LIMIT :rows)";
 const SWEPT: &str = "
     DELETE FROM replay_ended WHERE execution_id IN (
-        SELECT d.execution_id FROM replay_ended d INDEXED BY replay_ended_at
-         WHERE d.ended_at_us <= :before AND NOT EXISTS (SELECT 1 FROM replay r WHERE r.execution_id = d.execution_id)
-         ORDER BY d.ended_at_us LIMIT :rows)";
+        SELECT d.execution_id FROM replay_ended d INDEXED BY replay_ended_oldest
+         WHERE d.oldest_us <= :before AND NOT EXISTS (SELECT 1 FROM replay r WHERE r.execution_id = d.execution_id)
+         ORDER BY d.oldest_us LIMIT :rows)";
+const KEPT: &str = "
+    UPDATE replay_ended INDEXED BY replay_ended_oldest
+       SET oldest_us = (SELECT min(created_at_us) FROM replay r WHERE r.execution_id = replay_ended.execution_id)
+     WHERE oldest_us <= :before AND EXISTS (SELECT 1 FROM replay r WHERE r.execution_id = replay_ended.execution_id)";
 const OLDEST_TOKEN: &str = "SELECT min(coalesce(revoked_at_us, expires_at_us)) FROM token";
-const OLDEST_ENDED: &str = "SELECT min(ended_at_us) FROM replay_ended";
+const OLDEST_ENDED: &str = "SELECT min(oldest_us) FROM replay_ended";
 
-/// Deletes tokens that ended, and replay records of executions that ended, at least [`KEEP_US`] ago.
+/// Deletes tokens that ended, and replay records that were written, at least [`KEEP_US`] ago; records of an execution
+/// that has not ended stay.
 /// Returns how many rows went; a full batch means that there may be more.
 pub fn sweep(tx: &Write<'_>, now: Now) -> Result<usize> {
     let before = now.wall.0 - KEEP_US;
     let tokens = tx.execute("sweeping tokens", TOKENS, named_params! { ":before": before, ":rows": ROWS_MAX })?;
     let replays = tx.execute("sweeping replays", REPLAYS, named_params! { ":before": before, ":rows": ROWS_MAX })?;
     tx.execute("sweeping replays", SWEPT, named_params! { ":before": before, ":rows": ROWS_MAX })?;
+    if replays > 0 {
+        tx.execute("sweeping replays", KEPT, named_params! { ":before": before })?;
+    }
     Ok(tokens + replays)
 }
 
@@ -55,9 +63,10 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let mut store = Store::open(&StateDir::open(&base.path().join("s")).unwrap()).unwrap();
         for (sql, seek) in [
-            (REPLAYS, "replay_ended_at (ended_at_us<?)"),
-            (SWEPT, "replay_ended_at (ended_at_us<?)"),
-            (OLDEST_ENDED, "replay_ended_at"),
+            (REPLAYS, "replay_ended_oldest (oldest_us<?)"),
+            (SWEPT, "replay_ended_oldest (oldest_us<?)"),
+            (KEPT, "replay_ended_oldest (oldest_us<?)"),
+            (OLDEST_ENDED, "replay_ended_oldest"),
             (TOKENS, "token_ended (<expr><?)"),
             (OLDEST_TOKEN, "token_ended"),
         ] {

@@ -152,6 +152,27 @@ fn a_replay_record_is_kept_a_day_and_as_long_as_its_execution_lives() {
     assert_eq!(host.number("SELECT count(*) FROM replay"), 1, "a record that names no execution is kept");
 }
 
+/// T15: the day counts from the writing, also when the execution lives through most of it.
+#[test]
+fn a_replay_record_of_an_ended_execution_goes_a_day_after_it_was_written() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    speaker.output(&host, &keyed("emit", "old", emission()));
+    let written = host.now;
+    host.sql("UPDATE replay SET created_at_us = created_at_us - 82800000000 WHERE request_id = 'old'"); // 23 h earlier
+    speaker.output(&host, &keyed("emit", "new", emission()));
+    host.complete(&speaker.claimed, &SegmentEnd::Succeeded, false);
+    let kept = |host: &mut Host, after: i64| {
+        let now = written.plus(after);
+        host.store.write(|tx| sweep::sweep(tx, now)).unwrap();
+        host.number("SELECT count(*) FROM replay")
+    };
+    assert_eq!(kept(&mut host, HOUR - 1), 2);
+    assert_eq!(kept(&mut host, HOUR), 1);
+    assert_eq!(kept(&mut host, 24 * HOUR - 1), 1);
+    assert_eq!(kept(&mut host, 24 * HOUR), 0);
+}
+
 /// T15
 #[test]
 fn a_sweep_removes_a_bounded_number_of_rows_at_a_time() {
