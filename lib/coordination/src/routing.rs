@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::events::bounds::Bounds;
-use crate::events::source;
+use crate::events::{NewEvent, source};
 use crate::executions;
 use crate::routes::{self, Facts};
 use crate::waits::decide::EventFacts;
@@ -44,6 +44,37 @@ const ROUTED: &str = "UPDATE event SET route = :route WHERE seq = :seq";
 /// Whether any Event waits to be routed.
 pub fn pending(r: &Read<'_>) -> Result<bool> {
     Ok(r.one("looking for Events", "SELECT EXISTS (SELECT 1 FROM event WHERE route IS NULL)", [], |row| row.get(0))?)
+}
+
+/// Whether anything waits for Events of a type in a scope.
+const AWAITED: &str =
+    "SELECT EXISTS (SELECT 1 FROM wait_predicate WHERE scope_id = :scope AND type = :type AND open = 1)";
+
+/// Marks an Event as routed in the transaction that accepts it, when nothing can come of it: no open wait is for its
+/// type, and no route matches it, or the one that does drops it. It is then nobody's turn to look at it again, which
+/// spares a commit of the scheduler for each Event that is only told. A wait that is registered later looks back at
+/// what was accepted, whether it was routed or not.
+///
+/// Returns whether it did; otherwise the scheduler routes the Event in its turn.
+pub fn settle_unwanted(tx: &Write<'_>, snapshot: &Snapshot, event: &NewEvent<'_>, seq: i64) -> Result<bool> {
+    let routes = snapshot.enabled_scope(event.scope).map_or(&[][..], |scope| &scope.routes);
+    let mut name = "unmatched";
+    if !routes.is_empty() {
+        let data = Value::Object(event.data.clone());
+        let facts =
+            Facts { kind: event.kind, source: event.source, correlation_key: event.correlation_key, data: &data };
+        match routes::decide(routes, facts) {
+            None => {}
+            Some((_, Effect::Drop)) => name = Effect::Drop.name(),
+            Some(_) => return Ok(false),
+        }
+    }
+    let params = named_params! { ":scope": event.scope.as_str(), ":type": event.kind };
+    if tx.one("looking for waits", AWAITED, params, |row| row.get(0))? {
+        return Ok(false);
+    }
+    tx.execute("routing an Event", ROUTED, named_params! { ":seq": seq, ":route": name })?;
+    Ok(true)
 }
 
 /// Routes the oldest unrouted Events, at most `limit`.

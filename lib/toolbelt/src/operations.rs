@@ -9,8 +9,8 @@ use conduit_api::{Code, EventId, WorkId};
 use conduit_config::Snapshot;
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::{self, NewEvent, kind, source};
-use conduit_coordination::waits;
 use conduit_coordination::work::{self, NewWork, owner_of_key};
+use conduit_coordination::{routing, waits};
 use conduit_store::digest::sha256_parts;
 use conduit_store::{Fenced, Read, column_id, mint, named_params};
 use serde::Serialize;
@@ -103,6 +103,9 @@ pub(crate) fn emit(
         ..NewEvent::new(&token.scope, &input.kind, &source, delivery, &input.data)
     };
     let accepted = events::accept(tx, &event, Bounds::of(snapshot), tx.now())?;
+    if !accepted.replayed {
+        routing::settle_unwanted(tx, snapshot, &event, accepted.sequence)?;
+    }
     Ok((EmitOutput { event_id: accepted.id, sequence: accepted.sequence }, accepted.replayed))
 }
 

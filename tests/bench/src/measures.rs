@@ -39,7 +39,7 @@ pub fn all(bin_dir: Option<PathBuf>, effort: Effort, table: &mut Table) -> Resul
     idle(&suite, table);
     let mut floor = Floor::start(&suite)?;
     let held: Vec<Execution<'_>> = (0..CALLERS_MAX).map(|_| suite.hold("hold")).collect();
-    latencies(&held[0], &mut floor, effort, table)?;
+    latencies(&suite, &held[0], &mut floor, effort, table)?;
     rates(&held, &floor, effort, table)?;
     processes_compared(&suite, &held[0], effort, table)?;
     ready_to_running(&suite, effort, table)?;
@@ -101,12 +101,57 @@ fn on_one_thread<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::task::LocalSet::new().block_on(&runtime, work)
 }
 
+/// Whether a file still grows, asked again and again by someone who makes it grow.
+struct Grown {
+    file: PathBuf,
+    bytes: u64,
+    /// Times in a row that it had not grown.
+    calm: u32,
+    asked: u32,
+}
+
+impl Grown {
+    /// Times in a row after which a file counts as grown up.
+    const CALM: u32 = 500;
+    const ASKED_MAX: u32 = 20_000;
+
+    fn of(file: &Path) -> Self {
+        Self { file: file.to_owned(), bytes: 0, calm: 0, asked: 0 }
+    }
+
+    fn still(&mut self) -> bool {
+        let bytes = std::fs::metadata(&self.file).map_or(0, |meta| meta.len());
+        self.calm = if bytes > self.bytes { 0 } else { self.calm + 1 };
+        self.bytes = self.bytes.max(bytes);
+        self.asked += 1;
+        self.calm < Self::CALM && self.asked < Self::ASKED_MAX
+    }
+}
+
 /// One caller on a kept connection: echo, commit, read_context and emit take turns.
-fn latencies(execution: &Execution<'_>, floor: &mut Floor, effort: Effort, table: &mut Table) -> Result<()> {
+fn latencies(
+    suite: &Suite,
+    execution: &Execution<'_>,
+    floor: &mut Floor,
+    effort: Effort,
+    table: &mut Table,
+) -> Result<()> {
     let [mut echo, mut commit, mut read, mut emitted] = [const { Vec::new() }; 4].map(|_: Vec<()>| Samples::default());
     on_one_thread(async {
         let mut bare = Connection::open(&floor.socket, None).await?;
         let mut toolbelt = Connection::open(&execution.socket(), Some(&execution.token())).await?;
+        // A log that still grows costs the file system more at each commit than one that is written over, which is what
+        // a suite has that runs for longer than a moment.
+        let mut grown = Grown::of(&suite.state().join("store.db-wal"));
+        let mut warming = 0;
+        while grown.still() {
+            warming += 1;
+            toolbelt.post(CALL, emit(&format!("warming-{warming}"))).await?;
+        }
+        let mut grown = Grown::of(&floor.database.with_extension("db-wal"));
+        while grown.still() {
+            floor.bare.commit()?;
+        }
         for turn in 0..=effort.turns {
             for i in 0..effort.samples {
                 let id = format!("serial-{turn}-{i}");

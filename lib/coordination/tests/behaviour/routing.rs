@@ -2,7 +2,10 @@
 
 use crate::support::{Host, SECOND, failed, said};
 use conduit_api::{Code, WorkId};
+use conduit_coordination::events::bounds::Bounds;
+use conduit_coordination::events::{self, NewEvent, source};
 use conduit_coordination::executions::SegmentEnd;
+use conduit_coordination::routing;
 use serde_json::json;
 
 const EFFECTS: [&str; 6] = ["start", "queue", "inject", "interrupt", "wake", "drop"];
@@ -291,4 +294,45 @@ fn what_is_injected_into_a_segment_that_can_hear_nothing_more_is_not_lost() {
     let unheard = host.say(&inject);
     assert_eq!(host.input(&work, unheard), "queued", "nor is a segment told that is being stopped");
     host.complete(&running, &SegmentEnd::Stopped);
+}
+
+/// Accepts an Event as a call does that settles it at once if nobody wants it; how it is routed then.
+fn settled(host: &mut Host, kind: &str, delivery: &str) -> String {
+    let (scope, data) = (crate::support::scope("demo"), serde_json::Map::new());
+    let event = NewEvent::new(&scope, kind, source::MANUAL, delivery, &data);
+    let snapshot = host.snapshot.clone();
+    let seq = host
+        .write(|tx, now| {
+            let accepted = events::accept(tx, &event, Bounds::of(&snapshot), now)?;
+            routing::settle_unwanted(tx, &snapshot, &event, accepted.sequence)?;
+            Ok(accepted.sequence)
+        })
+        .unwrap();
+    host.text(&format!("SELECT coalesce(route, 'pending') FROM event WHERE seq = {seq}"))
+}
+
+/// T12
+#[test]
+fn an_event_that_nobody_wants_is_settled_where_it_is_accepted_and_any_other_has_its_turn() {
+    let mut host = Host::new();
+    assert_eq!(settled(&mut host, "demo.told", "1"), "unmatched");
+    assert_eq!(settled(&mut host, "demo.drop", "2"), "drop");
+    for effect in ["start", "queue", "inject", "interrupt", "wake"] {
+        assert_eq!(settled(&mut host, &format!("demo.{effect}"), effect), "pending");
+    }
+    host.route();
+
+    let waits = json!({"mode": "any", "predicates": [{"type": "demo.told", "source": "core.manual"}]});
+    let work = host.create("demo", &[]);
+    let running = host.run();
+    assert_eq!(settled(&mut host, "demo.told", "3"), "unmatched", "nothing waits for it yet");
+    host.wait(&running, &waits, false);
+    assert_eq!(host.state(&work), "ready", "a wait looks back at what was settled");
+
+    let running = host.run();
+    let later = json!({"mode": "any", "predicates": [{"type": "demo.later", "source": "core.manual"}]});
+    host.wait(&running, &later, false);
+    assert_eq!(settled(&mut host, "demo.later", "4"), "pending", "a wait is open for its type");
+    host.route();
+    assert_eq!(host.state(&work), "ready");
 }
