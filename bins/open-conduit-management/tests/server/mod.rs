@@ -167,8 +167,8 @@ impl Server {
         let finished = (!["claimed", "running", "parked", "orphaned"].contains(&state)).then_some(7);
         const EXECUTION: &str = "
             INSERT INTO execution (id, work_id, scope_id, binding, generation, attempt, epoch, segment, state, owner, cause_event_id,
-                                   created_at_us, started_at_us, finished_at_us)
-            SELECT :id, w.id, w.scope_id, w.binding, 1, 1, 1, 1, :state, 'test', w.created_event_id, 5, 6, :finished FROM work w WHERE w.id = :work";
+                                   attempt_id, created_at_us, started_at_us, finished_at_us)
+            SELECT :id, w.id, w.scope_id, w.binding, 1, 1, 1, 1, :state, 'test', w.created_event_id, 'att_of_' || :id, 5, 6, :finished FROM work w WHERE w.id = :work";
         const TOKEN: &str = "
             INSERT INTO token (digest, id, execution_id, work_id, scope_id, epoch, owner, binding, generation, grants, boot_id,
                                expires_boot_us, issued_at_us, expires_at_us, revoked_at_us)
