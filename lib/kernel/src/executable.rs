@@ -17,9 +17,10 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
 
-/// What changes when the bytes of a file do.
+/// What changes when the bytes of a file do. Written as one text: canonical JSON keeps 53 bits of a number, and a time in
+/// nanoseconds has more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(into = "String", try_from = "String")]
 pub struct Stamp {
     pub dev: u64,
     pub ino: u64,
@@ -38,6 +39,31 @@ impl Stamp {
             mtime_ns: nanos(meta.mtime(), meta.mtime_nsec()),
             ctime_ns: nanos(meta.ctime(), meta.ctime_nsec()),
         }
+    }
+}
+
+impl From<Stamp> for String {
+    fn from(Stamp { dev, ino, size, mtime_ns, ctime_ns }: Stamp) -> Self {
+        format!("{dev}:{ino}:{size}:{mtime_ns}:{ctime_ns}")
+    }
+}
+
+impl TryFrom<String> for Stamp {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> std::result::Result<Self, Self::Error> {
+        let mut parts = text.split(':');
+        let mut next = || parts.next().unwrap_or_default();
+        let read = |text: &str| text.parse::<u64>().map_err(|_| "a number of a stamp is none");
+        let read_ns = |text: &str| text.parse::<i64>().map_err(|_| "a time of a stamp is none");
+        let stamp = Self {
+            dev: read(next())?,
+            ino: read(next())?,
+            size: read(next())?,
+            mtime_ns: read_ns(next())?,
+            ctime_ns: read_ns(next())?,
+        };
+        if parts.next().is_some() { Err("a stamp has five numbers") } else { Ok(stamp) }
     }
 }
 
@@ -178,6 +204,18 @@ mod tests {
         assert_eq!(executables.known.borrow().len(), 1);
         assert_eq!(executables.identify(Path::new("/bin/sh")).unwrap(), first);
         assert!(first.is_unchanged().unwrap());
+    }
+
+    /// K02: what a runner reads of its plan is what was admitted, to the nanosecond, so that it need not hash again.
+    #[test]
+    fn a_stamp_is_the_same_after_it_was_written_as_canonical_json_and_read() {
+        let mut found = Executables::default().identify(Path::new("/bin/sh")).unwrap();
+        found.stamp = Stamp { dev: u64::MAX, ino: u64::MAX - 1, mtime_ns: i64::MIN, ctime_ns: i64::MAX, ..found.stamp };
+        let read: Executable = serde_json::from_slice(&crate::identity::canonical(&found).unwrap()).unwrap();
+        assert_eq!(read, found);
+        for not_one in ["", "1:2:3:4", "1:2:3:4:5:6", "1:2:3:4:x"] {
+            assert!(Stamp::try_from(not_one.to_owned()).is_err(), "{not_one}");
+        }
     }
 
     #[test]
