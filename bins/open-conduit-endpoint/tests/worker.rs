@@ -96,7 +96,7 @@ async fn an_emission_is_committed_rings_the_doorbell_and_is_replayed_under_eithe
     let bell = UnixDatagram::bind(host.places.doorbell_socket()).unwrap();
     bell.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let holder = host.client(Some(&host.own.token));
-    let emit = |n: u64| json!({"operation": "emit", "input": {"type": "demo.x", "data": {"n": n}}});
+    let emit = |n: u64| json!({"operation": "emit", "input": {"type": "demo.wanted", "data": {"n": n}}});
     let keyed = |n: u64, key: &str| call(&emit(n)).idempotency_key(key);
     let first: Value = holder.send(&keyed(1, "k1")).await.unwrap().read().unwrap();
     assert_eq!(first["replayed"], false);
@@ -109,7 +109,7 @@ async fn an_emission_is_committed_rings_the_doorbell_and_is_replayed_under_eithe
     let first: Value = holder.send(&call(&named)).await.unwrap().read().unwrap();
     let again: Value = holder.send(&keyed(3, "k2")).await.unwrap().read().unwrap();
     assert_eq!((&again["replayed"], &again["output"]), (&json!(true), &first["output"]));
-    assert_eq!(host.count("store.db", "SELECT count(*) FROM event WHERE type = 'demo.x'"), 2);
+    assert_eq!(host.count("store.db", "SELECT count(*) FROM event WHERE type = 'demo.wanted'"), 2);
 }
 
 #[tokio::test]

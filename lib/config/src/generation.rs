@@ -28,8 +28,8 @@ const UNFINISHED: &str = "
      WHERE scope_id = :id AND state NOT IN ('succeeded', 'failed', 'cancelled')";
 
 /// The number of the active generation; `None` before the first.
-pub(crate) fn active_number(read: &Read<'_>) -> Result<Option<i64>> {
-    Ok(read.optional("reading the active generation", ACTIVE_NUMBER, [], |row| row.get(0))?)
+pub(crate) fn active_number(read: &Read<'_>) -> conduit_store::Result<Option<i64>> {
+    read.optional("reading the active generation", ACTIVE_NUMBER, [], |row| row.get(0))
 }
 
 /// Loads generation `number`. Error: as for [`committed`].

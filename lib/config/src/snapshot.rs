@@ -2,8 +2,10 @@
 
 use conduit_api::ScopeId;
 use conduit_api::id::{in_family, is_namespaced};
+use conduit_store::Read;
 use serde_json::{Value, json};
 
+use crate::generation;
 use crate::model::{Binding, Config, Scope};
 use crate::parse::Checked;
 
@@ -22,6 +24,11 @@ pub struct Snapshot {
 impl Snapshot {
     pub fn new(generation: i64, checked: Checked) -> Self {
         Self { generation, hash: checked.hash, config: checked.config }
+    }
+
+    /// Whether this is the generation that is active in the view of `read`.
+    pub fn is_active(&self, read: &Read<'_>) -> conduit_store::Result<bool> {
+        Ok(generation::active_number(read)? == Some(self.generation))
     }
 
     /// The scope `id`, enabled or not.

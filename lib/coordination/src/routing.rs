@@ -50,13 +50,14 @@ pub fn pending(r: &Read<'_>) -> Result<bool> {
 const AWAITED: &str =
     "SELECT EXISTS (SELECT 1 FROM wait_predicate WHERE scope_id = :scope AND type = :type AND open = 1)";
 
-/// Marks an Event as routed in the transaction that accepts it, when nothing can come of it: no open wait is for its
+/// How an Event that is about to be accepted is routed at once, when nothing can come of it: no open wait is for its
 /// type, and no route matches it, or the one that does drops it. It is then nobody's turn to look at it again, which
-/// spares a commit of the scheduler for each Event that is only told. A wait that is registered later looks back at
-/// what was accepted, whether it was routed or not.
-///
-/// Returns whether it did; otherwise the scheduler routes the Event in its turn.
-pub fn settle_unwanted(tx: &Write<'_>, snapshot: &Snapshot, event: &NewEvent<'_>, seq: i64) -> Result<bool> {
+/// spares the scheduler a turn and a commit for each Event that is only told. A wait that is registered later looks
+/// back at what was accepted, whether it was routed or not. `None`: the scheduler routes it in its turn.
+pub fn unwanted(tx: &Write<'_>, snapshot: &Snapshot, event: &NewEvent<'_>) -> Result<Option<&'static str>> {
+    if !snapshot.is_active(tx)? {
+        return Ok(None); // read before the transaction: routes count as they are now
+    }
     let routes = snapshot.enabled_scope(event.scope).map_or(&[][..], |scope| &scope.routes);
     let mut name = "unmatched";
     if !routes.is_empty() {
@@ -66,15 +67,12 @@ pub fn settle_unwanted(tx: &Write<'_>, snapshot: &Snapshot, event: &NewEvent<'_>
         match routes::decide(routes, facts) {
             None => {}
             Some((_, Effect::Drop)) => name = Effect::Drop.name(),
-            Some(_) => return Ok(false),
+            Some(_) => return Ok(None),
         }
     }
     let params = named_params! { ":scope": event.scope.as_str(), ":type": event.kind };
-    if tx.one("looking for waits", AWAITED, params, |row| row.get(0))? {
-        return Ok(false);
-    }
-    tx.execute("routing an Event", ROUTED, named_params! { ":seq": seq, ":route": name })?;
-    Ok(true)
+    let awaited: bool = tx.one("looking for waits", AWAITED, params, |row| row.get(0))?;
+    Ok((!awaited).then_some(name))
 }
 
 /// Routes the oldest unrouted Events, at most `limit`.

@@ -41,7 +41,8 @@ CREATE INDEX event_root ON event (root_id, seq);
 CREATE INDEX event_scope ON event (scope_id, seq);
 CREATE INDEX event_work ON event (work_id, seq) WHERE work_id IS NOT NULL;
 CREATE INDEX event_key ON event (scope_id, type, correlation_key, seq) WHERE correlation_key IS NOT NULL;
-CREATE INDEX event_source ON event (scope_id, type, source, seq);
+-- What an execution emits is found by its Work.
+CREATE INDEX event_source ON event (scope_id, type, source, seq) WHERE execution_id IS NULL;
 CREATE INDEX event_unrouted ON event (seq) WHERE route IS NULL;
 
 -- Bounds of one causal chain, pinned by the first Event that follows from its root (T08).

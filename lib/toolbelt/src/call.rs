@@ -209,26 +209,28 @@ impl Toolbelt {
             operation::EMIT => {
                 let authorized = check::authorize::<Emit>(token, &assertions, &snapshot, now)?;
                 self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
-                    let (output, replayed) = operations::emit(tx, &authorized, input, request_id, &snapshot)?;
-                    Ok((to_value(&output)?, replayed))
+                    let done = operations::emit(tx, &authorized, input, request_id, &snapshot)?;
+                    let output = to_value(&done.output)?;
+                    Ok(Done { output, replayed: done.replayed, ring: done.wanted, recorded: done.recorded })
                 })
             }
             operation::CREATE_WORK => {
                 let authorized = check::authorize::<CreateWork>(token, &assertions, &snapshot, now)?;
                 self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
-                    Ok((to_value(&operations::create_work(tx, &authorized, input, request_id, &snapshot)?)?, false))
+                    let output = operations::create_work(tx, &authorized, input, request_id, &snapshot)?;
+                    Ok(Done { ring: true, ..Done::new(to_value(&output)?) })
                 })
             }
             operation::WAIT => {
                 let authorized = check::authorize::<Wait>(token, &assertions, &snapshot, now)?;
                 self.commit(&call, &authorized, Replay::Refused, |tx, input| {
-                    Ok((to_value(&operations::wait(tx, &authorized, input)?)?, false))
+                    Ok(Done::new(to_value(&operations::wait(tx, &authorized, input)?)?))
                 })
             }
             operation::DECLARE_OUTCOME => {
                 let authorized = check::authorize::<DeclareOutcome>(token, &assertions, &snapshot, now)?;
                 self.commit(&call, &authorized, Replay::Refused, |tx, input| {
-                    Ok((to_value(&operations::declare_outcome(tx, &authorized, input)?)?, false))
+                    Ok(Done::new(to_value(&operations::declare_outcome(tx, &authorized, input)?)?))
                 })
             }
             _ => {
@@ -246,9 +248,8 @@ impl Toolbelt {
         call: &Call<'_>,
         authorized: &Authorized<O>,
         replay: Replay,
-        run: impl FnOnce(&conduit_store::Fenced<'_>, &I) -> Result<(Value, bool)>,
+        run: impl FnOnce(&conduit_store::Fenced<'_>, &I) -> Result<Done>,
     ) -> Result<Called> {
-        let digest = replay::request_digest(O::NAME, call.input);
         let replayable = call.request_id.filter(|_| replay == Replay::Recorded);
         self.store.fenced(authorized.fence(), authorized.demand(), call.time, |tx| {
             // What was looked up before the lock may have been revoked, or have expired, since.
@@ -256,16 +257,16 @@ impl Toolbelt {
             check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
             check_request_id(call.request_id)?;
             if let Some(request_id) = replayable
-                && let Some(output) = replay::find(tx, O::NAME, request_id, &digest)?
+                && let Some(output) = replay::find(tx, O::NAME, request_id, call.input)?
             {
                 return Ok(Called { response: CallResponse { replayed: true, output }, ring: false });
             }
             let input = read_input(call.input)?;
-            let (output, replayed) = run(tx, &input)?;
-            if let Some(request_id) = replayable {
-                replay::store(tx, O::NAME, request_id, &digest, &output)?;
+            let Done { output, replayed, ring, recorded } = run(tx, &input)?;
+            if let Some(request_id) = replayable.filter(|_| !recorded) {
+                replay::store(tx, O::NAME, request_id, call.input, &output)?;
             }
-            Ok(Called { response: CallResponse { replayed, output }, ring: replay.rings() && !replayed })
+            Ok(Called { response: CallResponse { replayed, output }, ring })
         })
     }
 
@@ -329,10 +330,20 @@ enum Replay {
     Refused,
 }
 
-impl Replay {
+/// What an operation came to.
+struct Done {
+    output: Value,
+    /// Whether it found itself done before.
+    replayed: bool,
     /// Whether the scheduler acts on what was committed; on a declaration it acts when the process has ended.
-    const fn rings(self) -> bool {
-        matches!(self, Self::Recorded)
+    ring: bool,
+    /// Whether what it wrote is its own record of the request.
+    recorded: bool,
+}
+
+impl Done {
+    const fn new(output: Value) -> Self {
+        Self { output, replayed: false, ring: false, recorded: false }
     }
 }
 

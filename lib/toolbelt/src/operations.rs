@@ -8,7 +8,7 @@ use conduit_api::toolbelt::{
 use conduit_api::{Code, EventId, WorkId};
 use conduit_config::Snapshot;
 use conduit_coordination::events::bounds::Bounds;
-use conduit_coordination::events::{self, NewEvent, kind, source};
+use conduit_coordination::events::{self, Delivery, NewEvent, kind, source};
 use conduit_coordination::work::{self, NewWork, owner_of_key};
 use conduit_coordination::{routing, waits};
 use conduit_store::digest::sha256_parts;
@@ -47,7 +47,23 @@ fn continuation(r: &Read<'_>, token: &TokenRecord) -> Result<EventId> {
     })?)
 }
 
+/// What became of an `emit`.
+#[derive(Debug)]
+pub(crate) struct Emitted {
+    pub output: EmitOutput,
+    /// Whether this very delivery had been accepted before.
+    pub replayed: bool,
+    /// Whether the scheduler has to route it.
+    pub wanted: bool,
+    /// Whether the Event itself tells what the request ID got: it is its delivery identity (T14).
+    pub recorded: bool,
+}
+
 /// `emit` (T08): the host assigns source, Work, Execution and cause.
+///
+/// The delivery is looked for before anything else is asked, as what was accepted stays accepted whatever has changed
+/// since. Request IDs and delivery IDs of one execution's emissions are names in one space: a request ID that another
+/// request used as its delivery ID is a conflict.
 ///
 /// Errors: `event_not_allowed`, `forged_attribution`, `key_not_owned`, `causal_depth_exceeded`, `causal_rate_exceeded`,
 /// `request_conflict`, `invalid_request`.
@@ -57,9 +73,50 @@ pub(crate) fn emit(
     input: &EmitInput,
     request_id: Option<&str>,
     snapshot: &Snapshot,
-) -> Result<(EmitOutput, bool)> {
+) -> Result<Emitted> {
     let token = authorized.token();
     refuse_forged([("source", &input.source), ("parent", &input.parent), ("target", &input.target)])?;
+    refuse_long("delivery_id", input.delivery_id.as_deref(), NAME_BYTES_MAX)?;
+    let source = source::execution(&token.execution);
+    let named = input.delivery_id.as_deref().or(request_id);
+    let recorded = named == request_id;
+    if let Some(request_id) = request_id
+        && !recorded
+        && events::is_delivered(tx, &source, request_id)?
+    {
+        return Err(Error::RequestConflict);
+    }
+    let minted;
+    let delivery_id = match named {
+        Some(given) => given,
+        None => {
+            minted = mint::<EventId>(tx.now()).to_string();
+            &minted
+        }
+    };
+    let cause = continuation(tx, token)?;
+    let event = NewEvent {
+        schema: input.schema.as_deref(),
+        correlation_key: input.correlation_key.as_deref(),
+        work: Some(&token.work),
+        execution: Some(&token.execution),
+        cause: Some(&cause),
+        ..NewEvent::new(&token.scope, &input.kind, &source, delivery_id, &input.data)
+    };
+    let (accepted, wanted) = match events::look_up(tx, &event)? {
+        Delivery::Accepted(accepted) => (accepted, false),
+        Delivery::Unknown(delivery) => {
+            refuse_emission(tx, token, input, snapshot)?;
+            let route = routing::unwanted(tx, snapshot, &event)?;
+            (delivery.accept(tx, Bounds::of(snapshot), route, tx.now())?, route.is_none())
+        }
+    };
+    let output = EmitOutput { event_id: accepted.id, sequence: accepted.sequence };
+    Ok(Emitted { output, replayed: accepted.replayed, wanted, recorded })
+}
+
+/// What this execution may not emit, or not in this form.
+fn refuse_emission(tx: &Fenced<'_>, token: &TokenRecord, input: &EmitInput, snapshot: &Snapshot) -> Result<()> {
     let families = &token.grants.events;
     let granted = is_namespaced(&input.kind)
         && !in_family(&input.kind, kind::CORE_FAMILY)
@@ -75,7 +132,6 @@ pub(crate) fn emit(
         return Err(Error::operation(Code::InvalidRequest, "`schema` is a namespaced name such as demo.survey.v1"));
     }
     refuse_long("correlation_key", input.correlation_key.as_deref(), KEY_BYTES_MAX)?;
-    refuse_long("delivery_id", input.delivery_id.as_deref(), NAME_BYTES_MAX)?;
     if let Some(key) = &input.correlation_key
         && owner_of_key(tx, &token.scope, key)?.as_ref() != Some(&token.work)
     {
@@ -84,29 +140,7 @@ pub(crate) fn emit(
             "the correlation key is not one that this Work owns; read_context lists them under work.keys",
         ));
     }
-    let cause = continuation(tx, token)?;
-    let source = source::execution(&token.execution);
-    let minted;
-    let delivery = match input.delivery_id.as_deref().or(request_id) {
-        Some(given) => given,
-        None => {
-            minted = mint::<EventId>(tx.now()).to_string();
-            &minted
-        }
-    };
-    let event = NewEvent {
-        schema: input.schema.as_deref(),
-        correlation_key: input.correlation_key.as_deref(),
-        work: Some(&token.work),
-        execution: Some(&token.execution),
-        cause: Some(&cause),
-        ..NewEvent::new(&token.scope, &input.kind, &source, delivery, &input.data)
-    };
-    let accepted = events::accept(tx, &event, Bounds::of(snapshot), tx.now())?;
-    if !accepted.replayed {
-        routing::settle_unwanted(tx, snapshot, &event, accepted.sequence)?;
-    }
-    Ok((EmitOutput { event_id: accepted.id, sequence: accepted.sequence }, accepted.replayed))
+    Ok(())
 }
 
 /// `create_work` (T09): the child and its `core.work.created` in one transaction; its ID is stable for a request ID.

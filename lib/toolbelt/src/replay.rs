@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 
 /// Digest of what was asked for.
-pub(crate) fn request_digest(operation: &str, input: &Map<String, Value>) -> Sha256Digest {
+fn request_digest(operation: &str, input: &Map<String, Value>) -> Sha256Digest {
     sha256_parts("toolbelt-request-1", &[operation.as_bytes(), &canonical_json(&Value::Object(input.clone()))])
 }
 
@@ -21,7 +21,12 @@ const STORE: &str = "
     VALUES (:execution, :operation, :request, :digest, :output, :at)";
 
 /// The committed answer to this request, if there is one. Error: `request_conflict` when another body was asked before.
-pub(crate) fn find(tx: &Fenced<'_>, operation: &str, request_id: &str, digest: &Sha256Digest) -> Result<Option<Value>> {
+pub(crate) fn find(
+    tx: &Fenced<'_>,
+    operation: &str,
+    request_id: &str,
+    input: &Map<String, Value>,
+) -> Result<Option<Value>> {
     let params =
         named_params! { ":execution": tx.held().execution.as_str(), ":operation": operation, ":request": request_id };
     let found = tx.optional("looking a request up", FIND, params, |row| {
@@ -29,7 +34,7 @@ pub(crate) fn find(tx: &Fenced<'_>, operation: &str, request_id: &str, digest: &
     })?;
     match found {
         None => Ok(None),
-        Some((asked, _)) if asked != digest => Err(Error::RequestConflict),
+        Some((asked, _)) if asked != request_digest(operation, input) => Err(Error::RequestConflict),
         Some((_, output)) => serde_json::from_str(&output)
             .map(Some)
             .map_err(|_| Error::operation(conduit_api::Code::Internal, "the recorded answer cannot be read")),
@@ -41,9 +46,10 @@ pub(crate) fn store(
     tx: &Fenced<'_>,
     operation: &str,
     request_id: &str,
-    digest: &Sha256Digest,
+    input: &Map<String, Value>,
     output: &Value,
 ) -> Result<()> {
+    let digest = request_digest(operation, input);
     tx.execute("recording an answer", STORE, named_params! {
         ":execution": tx.held().execution.as_str(), ":operation": operation, ":request": request_id, ":digest": digest,
         ":output": output.to_string(), ":at": tx.now().wall.0,

@@ -28,7 +28,8 @@ const HOUR_US: i64 = 3_600_000_000;
 const CONFIG: &[u8] = br#"{"version":1,"scopes":{"demo":{"concurrency":8,
   "operations":["emit","create_work","wait","declare_outcome","read_context"],"events":["demo"],
   "bindings":{"b":{"executor":"shell","config":{},"events":["demo"],"delegates":[],"deadline_s":3600,
-    "operations":["emit","create_work","wait","declare_outcome","read_context"]}}}}}"#;
+    "operations":["emit","create_work","wait","declare_outcome","read_context"]}},
+  "routes":[{"match":{"type":"demo.wanted"},"effect":"start","binding":"b"}]}}}"#;
 
 /// A running execution and its token.
 pub struct Held {

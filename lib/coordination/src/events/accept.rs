@@ -81,8 +81,8 @@ const PIN: &str = "
     ON CONFLICT (root_id) DO UPDATE SET minute = :minute, minute_count = :count";
 const INSERT: &str = "
     INSERT INTO event (id, scope_id, type, source, delivery_id, request_digest, correlation_key, work_id, execution_id,
-                       cause_id, root_id, depth, actor, schema, data, accepted_at_us)
-    VALUES (:id, :scope, :type, :source, :delivery, :digest, :key, :work, :execution, :cause, :root, :depth, :actor, :schema, :data, :at)";
+                       cause_id, root_id, depth, actor, schema, data, accepted_at_us, route)
+    VALUES (:id, :scope, :type, :source, :delivery, :digest, :key, :work, :execution, :cause, :root, :depth, :actor, :schema, :data, :at, :route)";
 
 /// Accepts an Event once. Bounds apply to derived Events.
 ///
@@ -105,6 +105,29 @@ pub fn accept_core(tx: &Write<'_>, event: &NewEvent<'_>, now: Now) -> Result<Acc
 }
 
 fn insert(tx: &Write<'_>, event: &NewEvent<'_>, bounded: Bounded, now: Now) -> Result<Accepted> {
+    match look_up(tx, event)? {
+        Delivery::Accepted(accepted) => Ok(accepted),
+        Delivery::Unknown(delivery) => delivery.insert(tx, bounded, None, now),
+    }
+}
+
+/// What is known of a delivery.
+#[derive(Debug)]
+pub enum Delivery<'e> {
+    /// It was accepted before, with this content.
+    Accepted(Accepted),
+    Unknown(Unknown<'e>),
+}
+
+/// A delivery that was looked for in this transaction and not found.
+#[derive(Debug)]
+pub struct Unknown<'e> {
+    event: &'e NewEvent<'e>,
+    request_digest: digest::Sha256Digest,
+}
+
+/// Looks a delivery up. Error: `idempotency_conflict` when it was accepted with another content.
+pub fn look_up<'e>(tx: &Write<'_>, event: &'e NewEvent<'e>) -> Result<Delivery<'e>> {
     let request_digest = event.request_digest();
     let known = tx.optional(
         "looking a delivery up",
@@ -112,36 +135,55 @@ fn insert(tx: &Write<'_>, event: &NewEvent<'_>, bounded: Bounded, now: Now) -> R
         named_params! { ":source": event.source, ":delivery": event.delivery_id },
         |row| Ok((column_id(row, "id")?, row.get("seq")?, row.get::<_, Vec<u8>>("request_digest")?)),
     )?;
-    if let Some((id, sequence, digest)) = known {
-        return if digest == request_digest {
-            Ok(Accepted { id, sequence, replayed: true })
-        } else {
-            Err(Error::DeliveryConflict)
-        };
-    }
-    let id: EventId = mint(now);
-    let (root, depth) = match event.cause {
-        None => (id.clone(), 0),
-        Some(cause) => {
-            let (root, depth) = cause_of(tx, cause, event.scope)?;
-            grow_chain(tx, &root, depth + 1, bounded, now)?;
-            (root, depth + 1)
+    match known {
+        None => Ok(Delivery::Unknown(Unknown { event, request_digest })),
+        Some((id, sequence, digest)) if digest == request_digest => {
+            Ok(Delivery::Accepted(Accepted { id, sequence, replayed: true }))
         }
-    };
-    let actor = event.actor.filter(|_| event.source == source::MANUAL);
-    let data = serde_json::to_string(event.data).map_err(|e| Error::Invalid { why: e.to_string() })?;
-    let sequence = tx.insert(
-        "accepting an Event",
-        INSERT,
-        named_params! {
-            ":id": id.as_str(), ":scope": event.scope.as_str(), ":type": event.kind, ":source": event.source,
-            ":delivery": event.delivery_id, ":digest": request_digest, ":key": event.correlation_key,
-            ":work": event.work.map(WorkId::as_str), ":execution": event.execution.map(ExecutionId::as_str),
-            ":cause": event.cause.map(EventId::as_str), ":root": root.as_str(), ":depth": depth, ":actor": actor,
-            ":schema": event.schema, ":data": data, ":at": now.wall.0,
-        },
-    )?;
-    Ok(Accepted { id, sequence, replayed: false })
+        Some(_) => Err(Error::DeliveryConflict),
+    }
+}
+
+/// Whether `source` delivered anything under this name before.
+pub fn is_delivered(r: &Read<'_>, source: &str, delivery_id: &str) -> Result<bool> {
+    let params = named_params! { ":source": source, ":delivery": delivery_id };
+    Ok(r.optional("looking a delivery up", DELIVERED, params, |_| Ok(()))?.is_some())
+}
+
+impl Unknown<'_> {
+    /// Accepts the Event, as [`accept`] does. With a `route` it is routed at once, and nobody's turn to look at again.
+    ///
+    /// Errors: those of [`accept`] but `idempotency_conflict`.
+    pub fn accept(self, tx: &Write<'_>, bounds: Bounds, route: Option<&'static str>, now: Now) -> Result<Accepted> {
+        self.insert(tx, Bounded::Asked(bounds), route, now)
+    }
+
+    fn insert(self, tx: &Write<'_>, bounded: Bounded, route: Option<&'static str>, now: Now) -> Result<Accepted> {
+        let Self { event, request_digest } = self;
+        let id: EventId = mint(now);
+        let (root, depth) = match event.cause {
+            None => (id.clone(), 0),
+            Some(cause) => {
+                let (root, depth) = cause_of(tx, cause, event.scope)?;
+                grow_chain(tx, &root, depth + 1, bounded, now)?;
+                (root, depth + 1)
+            }
+        };
+        let actor = event.actor.filter(|_| event.source == source::MANUAL);
+        let data = serde_json::to_string(event.data).map_err(|e| Error::Invalid { why: e.to_string() })?;
+        let sequence = tx.insert(
+            "accepting an Event",
+            INSERT,
+            named_params! {
+                ":id": id.as_str(), ":scope": event.scope.as_str(), ":type": event.kind, ":source": event.source,
+                ":delivery": event.delivery_id, ":digest": request_digest, ":key": event.correlation_key,
+                ":work": event.work.map(WorkId::as_str), ":execution": event.execution.map(ExecutionId::as_str),
+                ":cause": event.cause.map(EventId::as_str), ":root": root.as_str(), ":depth": depth, ":actor": actor,
+                ":schema": event.schema, ":data": data, ":at": now.wall.0, ":route": route,
+            },
+        )?;
+        Ok(Accepted { id, sequence, replayed: false })
+    }
 }
 
 /// Root and depth of the cause, which has to stand in the same scope.

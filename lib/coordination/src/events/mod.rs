@@ -7,7 +7,7 @@ mod accept;
 pub mod bounds;
 
 pub(crate) use accept::accept_derived;
-pub use accept::{Accepted, NewEvent, accept, accept_core};
+pub use accept::{Accepted, Delivery, NewEvent, Unknown, accept, accept_core, is_delivered, look_up};
 
 /// Sources that the host itself accepts Events from.
 pub mod source {
@@ -16,9 +16,16 @@ pub mod source {
     /// An operator.
     pub const MANUAL: &str = "core.manual";
 
+    const EXECUTION: &str = "execution:";
+
     /// The source of what an execution emits.
     pub fn execution(id: &conduit_api::ExecutionId) -> String {
-        format!("execution:{id}")
+        format!("{EXECUTION}{id}")
+    }
+
+    /// The execution whose source this is.
+    pub(crate) fn is_execution(source: &str) -> Option<&str> {
+        source.strip_prefix(EXECUTION)
     }
 }
 

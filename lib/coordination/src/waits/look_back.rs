@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::decide::{self, EventFacts};
 use crate::error::{Error, Result};
+use crate::events::source;
 use crate::executions::Claimed;
 use crate::work;
 
@@ -84,7 +85,8 @@ const KEYED: &str = "
      WHERE scope_id = :scope AND type = :type AND correlation_key = :narrow AND seq > :after ORDER BY seq";
 const FROM_SOURCE: &str = "
     SELECT seq, scope_id = :scope AND type = :type AS asked, source, correlation_key, work_id FROM event INDEXED BY event_source
-     WHERE scope_id = :scope AND type = :type AND source = :narrow AND seq > :after ORDER BY seq";
+     WHERE scope_id = :scope AND type = :type AND source = :narrow AND execution_id IS NULL AND seq > :after ORDER BY seq";
+const WORK_OF: &str = "SELECT work_id FROM execution WHERE id = :execution";
 const OWN_KEYS: &str = "SELECT key FROM work_key WHERE work_id = :work AND active = 1";
 const DATA: &str = "SELECT data FROM event WHERE seq = :seq";
 
@@ -100,7 +102,15 @@ fn first_since(
     match (&predicate.work_id, &predicate.correlation_key, &predicate.source) {
         (Some(work), _, _) => scan(ABOUT, work.as_str()),
         (None, Some(key), _) => scan(KEYED, key),
-        (None, None, Some(source)) => scan(FROM_SOURCE, source),
+        (None, None, Some(source)) => match source::is_execution(source) {
+            None => scan(FROM_SOURCE, source),
+            // What an execution emits is found by its Work.
+            Some(id) => {
+                let params = named_params! { ":execution": id };
+                let work = r.optional("reading an execution", WORK_OF, params, |row| row.get::<_, String>(0))?;
+                work.map_or(Ok(Look::Nothing), |work| scan(ABOUT, &work))
+            }
+        },
         // A type alone: on any of the Work's own keys.
         (None, None, None) => {
             let keys = r.all("reading keys", OWN_KEYS, named_params! { ":work": claimed.work.as_str() }, |row| {

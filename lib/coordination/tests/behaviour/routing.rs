@@ -3,7 +3,7 @@
 use crate::support::{Host, SECOND, failed, said};
 use conduit_api::{Code, WorkId};
 use conduit_coordination::events::bounds::Bounds;
-use conduit_coordination::events::{self, NewEvent, source};
+use conduit_coordination::events::{self, Delivery, NewEvent, source};
 use conduit_coordination::executions::SegmentEnd;
 use conduit_coordination::routing;
 use serde_json::json;
@@ -303,9 +303,9 @@ fn settled(host: &mut Host, kind: &str, delivery: &str) -> String {
     let snapshot = host.snapshot.clone();
     let seq = host
         .write(|tx, now| {
-            let accepted = events::accept(tx, &event, Bounds::of(&snapshot), now)?;
-            routing::settle_unwanted(tx, &snapshot, &event, accepted.sequence)?;
-            Ok(accepted.sequence)
+            let route = routing::unwanted(tx, &snapshot, &event)?;
+            let Delivery::Unknown(delivery) = events::look_up(tx, &event)? else { panic!("{kind} is new") };
+            Ok(delivery.accept(tx, Bounds::of(&snapshot), route, now)?.sequence)
         })
         .unwrap();
     host.text(&format!("SELECT coalesce(route, 'pending') FROM event WHERE seq = {seq}"))
@@ -315,6 +315,8 @@ fn settled(host: &mut Host, kind: &str, delivery: &str) -> String {
 #[test]
 fn an_event_that_nobody_wants_is_settled_where_it_is_accepted_and_any_other_has_its_turn() {
     let mut host = Host::new();
+    assert_eq!(settled(&mut host, "demo.told", "0"), "pending", "routes count as they are now, and none are active");
+    host.publish();
     assert_eq!(settled(&mut host, "demo.told", "1"), "unmatched");
     assert_eq!(settled(&mut host, "demo.drop", "2"), "drop");
     for effect in ["start", "queue", "inject", "interrupt", "wake"] {

@@ -73,6 +73,14 @@ impl Host {
         Self { _base: base, store, snapshot, now: START, owner: "first", turn_of: String::new(), deliveries: 0 }
     }
 
+    /// Makes the configuration the active one in the store.
+    pub fn publish(&mut self) {
+        const PUBLISH: &str = "
+            INSERT INTO generation (number, config_hash, snapshot, published_at_us, published_by) VALUES (:number, '', '{}', 0, 'test')";
+        let number = self.snapshot.generation;
+        self.write(|tx, _| Ok(tx.execute("testing", PUBLISH, named_params! { ":number": number })?)).unwrap();
+    }
+
     pub fn pass(&mut self, us: i64) {
         self.now = self.now.plus(us);
     }

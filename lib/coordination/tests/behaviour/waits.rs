@@ -3,6 +3,8 @@
 use crate::support::{Host, SECOND, Said, said};
 use conduit_api::UnixMicros;
 use conduit_api::WorkId;
+use conduit_coordination::events::bounds::Bounds;
+use conduit_coordination::events::{self, NewEvent, source};
 use conduit_coordination::executions::{Claimed, SegmentEnd};
 use serde_json::{Value, json};
 
@@ -335,6 +337,40 @@ fn a_wake_or_an_interruption_is_not_lost_to_a_wait_that_is_being_declared() {
                 "{effect} {early}"
             );
             assert_eq!((host.input(&claimed.work, seq).as_str(), host.open_predicates()), ("queued", 0));
+        }
+    }
+}
+
+/// T12
+#[test]
+fn a_wait_for_what_an_execution_emits_looks_back_at_it() {
+    let mut host = Host::new();
+    host.create("demo", &[]);
+    let emitter = host.run();
+    let (scope, data) = (crate::support::scope("demo"), serde_json::Map::new());
+    let from = source::execution(&emitter.execution);
+    let event = NewEvent {
+        work: Some(&emitter.work),
+        execution: Some(&emitter.execution),
+        ..NewEvent::new(&scope, "demo.told", &from, "1", &data)
+    };
+    host.write(|tx, now| events::accept(tx, &event, Bounds { depth_max: 9, per_minute: 9 }, now)).unwrap();
+    host.route();
+
+    let waits =
+        |kind: &str, of: &str| json!({"mode": "any", "predicates": [{"type": kind, "source": of}], "watermark": 0});
+    let unknown = source::execution(&conduit_api::ExecutionId::from_parts(9, 9));
+    for (kind, of, state) in [
+        ("demo.told", from.as_str(), "ready"),
+        ("demo.other", from.as_str(), "waiting"),
+        ("demo.told", &unknown, "waiting"),
+    ] {
+        let work = host.create("demo", &[]);
+        let running = host.run();
+        host.wait(&running, &waits(kind, of), false);
+        assert_eq!(host.state(&work), state, "{kind} of {of}");
+        if state == "ready" {
+            host.run();
         }
     }
 }

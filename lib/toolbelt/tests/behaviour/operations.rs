@@ -1,6 +1,7 @@
 //! `emit`, `create_work` and `read_context`: what the host assigns, what it refuses, and what it shows.
 
 use conduit_api::WorkId;
+use conduit_coordination::executions::SegmentEnd;
 use serde_json::{Value, json};
 
 use crate::support::{BUILTINS, Host, SECOND, SECRET, Speaker, configuration, emission, keyed, request};
@@ -21,6 +22,32 @@ fn the_host_assigns_source_work_execution_and_cause() {
     let (execution, work) = (&speaker.claimed.execution, &speaker.claimed.work);
     assert_eq!(host.text(row), format!("execution:{execution} {work} {execution} {input} 1 nobody"));
     assert_eq!(output["event_id"], json!(host.text("SELECT id FROM event ORDER BY seq DESC")));
+}
+
+/// T12
+#[test]
+fn the_scheduler_hears_of_an_emission_that_a_route_or_a_wait_is_for_and_of_no_other() {
+    let mut host = Host::new();
+    let mut speaker = host.speaker(&[]);
+    let mut rings = |host: &mut Host, kind: &str| {
+        host.sql("UPDATE event SET route = 'unmatched'");
+        let called = speaker.call(host, &request("emit", json!({"type": kind}))).unwrap();
+        let pending = host.number("SELECT count(*) FROM event WHERE route IS NULL") == 1;
+        assert_eq!(pending, called.ring, "{kind}: it rings for what is to be routed");
+        called.ring
+    };
+    assert!(!rings(&mut host, "demo.survey.seen"), "nobody wants it");
+    let mut routed = configuration();
+    routed["scopes"]["demo"]["routes"] =
+        json!([{"match": {"type": "demo.survey.seen"}, "effect": "start", "binding": "child"}]);
+    host.publish(&routed);
+    assert!(rings(&mut host, "demo.survey.seen"), "a route does");
+    assert!(!rings(&mut host, "demo.survey.other"));
+    let mut waiter = host.speaker(&[]);
+    let wait = json!({"mode": "any", "predicates": [{"type": "demo.survey.other", "source": "core.manual"}]});
+    waiter.output(&host, &request("wait", wait));
+    host.complete(&waiter.claimed, &SegmentEnd::Succeeded, false);
+    assert!(rings(&mut host, "demo.survey.other"), "a wait may");
 }
 
 /// T08
