@@ -16,6 +16,7 @@ macro_rules! failpoint {
 /// Every failpoint of the store and the kernel; the drill draws from this list.
 pub const ALL: &[&str] = &[
     "store.before_commit",
+    "store.before_sync", // others see the commit, and a power cut may undo it
     "store.after_commit",
     "kernel.admitted",      // inside the admission's transaction
     "kernel.staging",       // before the first file of a bundle

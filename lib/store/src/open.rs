@@ -7,13 +7,11 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::checkpoint::PAGES;
 use crate::error::{Error, Result, doing, doing_at};
 
 /// How many times a busy writer is asked again before `store_busy`; with the pauses below about ten seconds.
 const BUSY_TRIES_MAX: i32 = 5_100;
-/// Pages of the write-ahead log (16 MiB) after which a commit copies them into the database. A commit writes the same
-/// few pages again and again, so a longer log copies each of them less often; readers pay little for its length.
-const CHECKPOINT_PAGES: i64 = 4_000;
 /// Statements that one connection keeps prepared.
 const STATEMENTS_MAX: usize = 128;
 
@@ -57,7 +55,7 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     conn.pragma_update(None, "foreign_keys", true).map_err(doing("setting up the store"))?;
     // What is taken out of a row is not to be found in the file: an operation's texts go with the end of its attempt.
     conn.pragma_update(None, "secure_delete", true).map_err(doing("setting up the store"))?;
-    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).map_err(doing("setting up the store"))?;
+    conn.pragma_update(None, "wal_autocheckpoint", PAGES).map_err(doing("setting up the store"))?;
     conn.pragma_update(None, "cache_size", -2048).map_err(doing("setting up the store"))?;
     Ok(conn)
 }

@@ -41,6 +41,10 @@ impl StateDir {
     pub fn store_file(&self) -> PathBuf {
         self.path.join("store.db")
     }
+    /// The page that says what of the store's log is on the disk.
+    pub(crate) fn sync_file(&self) -> PathBuf {
+        self.path.join("store.sync")
+    }
     pub fn history_file(&self) -> PathBuf {
         self.path.join("history.db")
     }

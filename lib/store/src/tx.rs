@@ -1,26 +1,36 @@
 //! Transactions whose type says what they allow.
 
+use std::cell::Cell;
 use std::ops::Deref;
 
+use rusqlite::config::DbConfig;
+use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, Params, Row};
 
+use crate::checkpoint::{self, Length};
 use crate::clock::{self, Now, TimeSource};
 use crate::error::{Error, Result, doing};
 use crate::failpoint;
+use crate::journal::{Journal, Ticket};
 use crate::lease::{self, Demand, Fence};
 use crate::lock::StateLock;
 use crate::state::StateDir;
+use crate::turn::Turn;
 use crate::{migrate, open};
 
 /// One connection to `store.db`. Every process keeps one; SQLite admits one writer at a time among them all.
 #[derive(Debug)]
 pub struct Store {
     conn: Connection,
+    journal: Journal,
+    turn: Turn,
+    length: Length,
     _lock: StateLock,
 }
 
 impl Store {
     /// Opens the store of `state`: makes it where there is none, and migrates an older one under the exclusive state lock.
+    /// Under that lock, too, a store whose disk had failed is read again from what the disk has kept.
     ///
     /// Errors: `store_newer`, `store_unreadable`, `state_locked`, `state_unavailable`, `storage_full`; `internal`
     /// on a machine that does not name its boots.
@@ -32,30 +42,84 @@ impl Store {
         if migrate::version(&conn, migrate::STORE)? == 0 {
             migrate::create(&mut conn, migrate::STORE)?;
         }
-        if migrate::version(&conn, migrate::STORE)? == migrate::STORE.len() {
-            return Ok(Self { conn, _lock: lock });
+        let store = Self::on(state, conn, lock)?;
+        if migrate::version(&store.conn, migrate::STORE)? == migrate::STORE.len() && store.journal.check().is_ok() {
+            return Ok(store);
         }
-        drop((conn, lock));
+        drop(store);
         let alone = StateLock::exclusive(state)?;
-        migrate::migrate(&mut open::open(&state.store_file(), "FULL")?, migrate::STORE)?;
-        drop(alone);
+        let mut conn = open::open(&state.store_file(), "FULL")?;
+        // Alone, so SQLite has just been through the log by its checksums; migrations would build on it.
+        let version = migrate::version(&conn, migrate::STORE)?;
+        let journal = Journal::open(state, &conn)?;
+        if journal.check().is_err() {
+            conn.wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE).map_err(doing("reading the log again"))?;
+            journal.recovered();
+        }
+        if version < migrate::STORE.len() {
+            migrate::migrate(&mut conn, migrate::STORE)?;
+        }
+        drop((journal, conn, alone));
         let lock = StateLock::shared(state)?;
-        Ok(Self { conn: open::open(&state.store_file(), "FULL")?, _lock: lock })
+        let conn = open::open(&state.store_file(), "FULL")?;
+        migrate::version(&conn, migrate::STORE)?;
+        Self::on(state, conn, lock)
     }
 
-    /// Runs `look` on one consistent view; nothing can be changed.
+    /// A store on `conn`, which has been read from.
+    fn on(state: &StateDir, mut conn: Connection, lock: StateLock) -> Result<Self> {
+        let journal = Journal::open(state, &conn)?;
+        let turn = Turn::new(journal.page().clone());
+        conn.busy_handler(Some(turn.handler())).map_err(doing("setting up the store"))?;
+        conn.pragma_update(None, "synchronous", "NORMAL").map_err(doing("setting up the store"))?;
+        let length = Length::follow(&mut conn)?;
+        Ok(Self { conn, journal, turn, length, _lock: lock })
+    }
+
+    /// Runs `look` on one consistent view; nothing can be changed. What it saw is on the disk when this returns.
     pub fn read<T, E: From<Error>>(&mut self, look: impl FnOnce(&Read<'_>) -> Result<T, E>) -> Result<T, E> {
-        let tx = Tx::begin(&self.conn, BEGIN_READ).map_err(doing("beginning to read"))?;
-        look(&Read { conn: tx.conn })
-        // Dropping rolls back, which for a reader is how to end.
+        self.journal.check()?;
+        let tx = Tx::begin(&self.conn, None, BEGIN_READ).map_err(doing("beginning to read"))?;
+        let read = Read { conn: tx.conn, journal: &self.journal, newest: Cell::new(None) };
+        let found = look(&read);
+        let newest = read.newest.get();
+        drop(tx); // Rolls back, which for a reader is how to end.
+        newest.map_or(Ok(()), |newest| self.journal.settle(newest))?;
+        found
     }
 
-    /// Runs `change` as a trusted host process and commits it; an error leaves nothing behind.
+    /// Runs `change` as a trusted host process and commits it; an error leaves nothing behind. What it wrote, and what it saw,
+    /// is on the disk when this returns.
+    ///
+    /// Error of its own: `state_unavailable` when the log cannot be synced. Then nobody knows whether the change will
+    /// outlast a power cut, and no process goes on with this store.
     pub fn write<T, E: From<Error>>(&mut self, change: impl FnOnce(&Write<'_>) -> Result<T, E>) -> Result<T, E> {
-        let tx = Tx::begin(&self.conn, BEGIN_WRITE).map_err(doing("beginning to write"))?;
-        let done = change(&Write { read: Read { conn: tx.conn } })?;
+        self.journal.check()?;
+        self.turn.look();
+        let tx = Tx::begin(&self.conn, Some(&self.turn), BEGIN_WRITE).map_err(doing("beginning to write"))?;
+        let newest = self.journal.newest();
+        let read = Read { conn: tx.conn, journal: &self.journal, newest: Cell::new(Some(newest)) };
+        let done = match change(&Write { read }) {
+            Ok(done) => done,
+            Err(error) => {
+                drop(tx);
+                self.journal.settle(newest)?; // A refusal tells what was seen.
+                return Err(error);
+            }
+        };
         failpoint!("store.before_commit");
-        tx.commit().map_err(doing("committing"))?;
+        let ticket = self.journal.ticket();
+        let committed = tx.commit();
+        self.journal.written(ticket);
+        committed.map_err(doing("committing"))?;
+        failpoint!("store.before_sync");
+        match self.length.take() {
+            None => self.journal.settle_unused(ticket)?,
+            Some(pages) => {
+                self.journal.settle(ticket)?;
+                checkpoint::if_due(&self.conn, &self.journal, &self.turn, pages);
+            }
+        }
         failpoint!("store.after_commit");
         Ok(done)
     }
@@ -90,6 +154,16 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        if self.journal.check().is_err() {
+            // The last to close would copy the log as it stands in memory, which the disk may not have: it is left to be
+            // read again. Where that cannot be said to SQLite, the copy is no worse than the log.
+            let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        }
+    }
+}
+
 const BEGIN_READ: &str = "BEGIN DEFERRED";
 const BEGIN_WRITE: &str = "BEGIN IMMEDIATE";
 const COMMIT: &str = "COMMIT";
@@ -99,13 +173,15 @@ const ROLLBACK: &str = "ROLLBACK";
 /// Dropped before it was committed, it rolls back.
 struct Tx<'c> {
     conn: &'c Connection,
+    /// A writer's, to be passed on.
+    turn: Option<&'c Turn>,
 }
 
 impl<'c> Tx<'c> {
     /// Only [`Store`] begins one, and holds itself exclusively meanwhile: transactions are never nested.
-    fn begin(conn: &'c Connection, how: &'static str) -> rusqlite::Result<Self> {
+    fn begin(conn: &'c Connection, turn: Option<&'c Turn>, how: &'static str) -> rusqlite::Result<Self> {
         run(conn, how)?;
-        Ok(Self { conn })
+        Ok(Self { conn, turn })
     }
 
     /// A commit that fails leaves the transaction to be rolled back.
@@ -120,6 +196,9 @@ impl Drop for Tx<'_> {
             // What cannot even be rolled back fails the next transaction, which reports it.
             let _ = run(self.conn, ROLLBACK);
         }
+        if let Some(turn) = self.turn {
+            turn.pass();
+        }
     }
 }
 
@@ -131,9 +210,19 @@ fn run(conn: &Connection, statement: &'static str) -> rusqlite::Result<()> {
 #[derive(Debug)]
 pub struct Read<'c> {
     conn: &'c Connection,
+    journal: &'c Journal,
+    /// The newest commit that the view can show, once something has been looked at.
+    newest: Cell<Option<Ticket>>,
 }
 
 impl Read<'_> {
+    /// To be called once a statement has taken its first step: from then on the view is what it is.
+    fn looked(&self) {
+        if self.newest.get().is_none() {
+            self.newest.set(Some(self.journal.newest()));
+        }
+    }
+
     /// Asks whether `demand` holds for `fence` at `now`, in this view. Errors: `authority_released`, `forbidden`.
     pub fn guard(&self, fence: &Fence, demand: &Demand, now: Now) -> Result<()> {
         lease::guard(self, fence, demand, now)
@@ -148,7 +237,9 @@ impl Read<'_> {
         map: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<T> {
         let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
-        statement.query_row(params, map).map_err(doing(what))
+        let found = statement.query_row(params, map);
+        self.looked();
+        found.map_err(doing(what))
     }
 
     /// The row of a query that has at most one.
@@ -177,12 +268,14 @@ impl Read<'_> {
     ) -> Result<Option<T>, E> {
         let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
         let mut rows = statement.query(params).map_err(doing(what))?;
-        while let Some(row) = rows.next().map_err(doing(what))? {
+        loop {
+            let row = rows.next();
+            self.looked();
+            let Some(row) = row.map_err(doing(what))? else { return Ok(None) };
             if let Some(found) = look(map(row).map_err(doing(what))?)? {
                 return Ok(Some(found));
             }
         }
-        Ok(None)
     }
 
     /// Every row of a query; the SQL bounds how many.
@@ -195,7 +288,9 @@ impl Read<'_> {
     ) -> Result<Vec<T>> {
         let mut statement = self.conn.prepare_cached(sql).map_err(doing(what))?;
         let rows = statement.query_map(params, map).map_err(doing(what))?;
-        rows.collect::<rusqlite::Result<_>>().map_err(doing(what))
+        let found = rows.collect::<rusqlite::Result<_>>();
+        self.looked();
+        found.map_err(doing(what))
     }
 }
 
