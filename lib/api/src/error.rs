@@ -109,6 +109,12 @@ codes! {
     /// A scope that would go has Work that has not ended.
     ScopeInUse = "scope_in_use", 409, Never;
 
+    // Registrations
+    /// A registration breaks a rule by itself: a name outside its namespace, an operation without a summary (T16).
+    Invalid = "invalid", 422, Never;
+    /// A registration takes a name that is taken: a registration's, a builtin's, an operation's (T16).
+    Conflict = "conflict", 409, Never;
+
     // Artifacts
     /// The bytes of the artifact are missing, or are not the ones that were recorded.
     ArtifactUnavailable = "artifact_unavailable", 503, Never;

@@ -12,8 +12,10 @@ pub mod limits;
 pub mod places;
 pub mod time;
 pub mod toolbelt;
+pub mod version;
 pub mod views;
 
 pub use error::{ApiError, Code, Retry};
 pub use id::{ArtifactId, AttemptId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId, WorkId};
 pub use time::UnixMicros;
+pub use version::Version;

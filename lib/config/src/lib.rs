@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod catalogue;
 mod document;
 mod error;
 mod fields;
@@ -20,6 +21,7 @@ mod service;
 mod snapshot;
 
 pub use cache::SnapshotCache;
+pub use catalogue::{Catalogue, Listing, Member, Toolset};
 pub use error::{Error, Result};
 pub use fields::{Field, Kind, Presence, Text};
 pub use model::{Binding, Config, Effect, Limits, Match, Pattern, Retry, Route, Scope};

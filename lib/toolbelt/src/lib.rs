@@ -11,6 +11,7 @@ mod context;
 mod error;
 mod guidance;
 mod operations;
+pub mod registry;
 mod replay;
 pub mod sweep;
 pub mod token;
