@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use conduit_api::limits::SOCKET_PATH_BYTES_MAX;
 use conduit_api::{ApiError, Code, ExecutionId};
 use conduit_store::digest::{hex, sha256};
 use conduit_store::state::check_private;
@@ -94,6 +95,11 @@ impl RunDir {
     pub fn socket(&self) -> PathBuf {
         self.path.join(SOCKET_NAME)
     }
+    /// The socket's path when it is short enough to stand in the run directory: then it stands nowhere else (E07), and
+    /// need not be waited for to be known.
+    pub fn socket_in_place(&self) -> Option<PathBuf> {
+        Some(self.socket()).filter(|path| socket_fits(path))
+    }
 
     fn check_name(&self, name: &str) -> Result<(), ApiError> {
         if name == self.execution.as_str() {
@@ -101,6 +107,11 @@ impl RunDir {
         }
         Err(unavailable(&self.path, &"it names another execution; move it away"))
     }
+}
+
+/// Whether a socket can be bound at `path`, and a caller told of it (E07).
+pub(crate) fn socket_fits(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.len() <= SOCKET_PATH_BYTES_MAX)
 }
 
 /// All run directories of a state directory. Errors: `state_unavailable` when `<state>/runs` cannot be read.
@@ -195,11 +206,16 @@ fn read_name(dir: &Path) -> Result<Option<String>, ApiError> {
 fn replace(dir: &Path, name: &str, text: &str) -> Result<(), ApiError> {
     let (next, path) = (dir.join(format!(".{name}.next")), dir.join(name));
     let written = (|| {
-        match fs::remove_file(&next) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
+        let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next);
+        let mut file = match create() {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                // What a crash left half-written.
+                fs::remove_file(&next)?;
+                create()?
+            }
+            created => created?,
+        };
+        // In two writes: a copy of a token to join them would stay in memory (T01).
         file.write_all(text.as_bytes())?;
         file.write_all(b"\n")?;
         fs::rename(&next, &path)

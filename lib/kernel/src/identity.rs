@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use conduit_api::AttemptId;
+use conduit_store::Now;
 use conduit_store::digest::{Sha256Digest, canonical_json, hex, sha256_parts};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +19,7 @@ use crate::limits::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Milliseconds from the start of the process.
+    /// Milliseconds from the admission: the time that a launch takes is part of it.
     pub timeout_ms: u64,
     /// Bytes of each output stream that are retained; the rest is counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -96,6 +97,9 @@ pub struct Plan {
     /// The whole environment of the process, but for the marker.
     pub env: BTreeMap<String, String>,
     pub timeout_ms: u64,
+    /// When the process is stopped, in microseconds since the boot `boot_id`.
+    pub deadline_boot_us: i64,
+    pub boot_id: String,
     pub output_bytes_max: u64,
     pub stop_grace_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +109,7 @@ pub struct Plan {
 const VERSION: u32 = 1;
 
 impl Plan {
-    pub(crate) fn freeze(request: &OperationRequest, executable: Executable, base: &BaseEnvironment) -> Self {
+    pub(crate) fn freeze(request: &OperationRequest, executable: Executable, base: &BaseEnvironment, now: Now) -> Self {
         Self {
             version: VERSION,
             executable,
@@ -113,11 +117,27 @@ impl Plan {
             cwd: request.cwd.clone(),
             env: base.merged(&request.env),
             timeout_ms: request.limits.timeout_ms,
+            deadline_boot_us: now.boot_us.saturating_add(micros(request.limits.timeout_ms)),
+            boot_id: now.boot_id.to_owned(),
             output_bytes_max: request.limits.output_bytes_max.unwrap_or(OUTPUT_BYTES_DEFAULT),
             stop_grace_ms: request.limits.stop_grace_ms.unwrap_or(STOP_GRACE_MS_DEFAULT),
             workspace_digest: request.workspace_digest.clone(),
         }
     }
+
+    /// When the process is to be stopped that is started at `now`, in microseconds since this boot. The clock of another
+    /// boot says nothing in this one: what was admitted in it has its whole time.
+    pub(crate) fn deadline_boot_us(&self, now: Now) -> i64 {
+        if self.boot_id == now.boot_id {
+            self.deadline_boot_us
+        } else {
+            now.boot_us.saturating_add(micros(self.timeout_ms))
+        }
+    }
+}
+
+fn micros(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000)
 }
 
 /// Canonical bytes of something whose digest is taken.

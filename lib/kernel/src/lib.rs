@@ -2,7 +2,8 @@
 //! and what cannot be proven stays marked as unknown.
 //!
 //! One attempt goes `admit` → `stage` → `dispatch` (the boundary: one committed transaction) → `launch` → `exited` →
-//! `settle` → `conclude`. A daemon that died in between asks [`Kernel::adopt`] and goes on from what it is told.
+//! `settle` → `conclude`; a caller in a hurry takes `prepare` → `stage_prepared` → `start` and then admits and dispatches
+//! in one commit. A daemon that died in between asks [`Kernel::adopt`] and goes on from what it is told.
 //! [`attempt`] has the states and the pure decision, [`bundle`] the files that the kernel and the runner share,
 //! [`launcher`] starts runners and watches them, [`runner`] is the program that supervises one attempt.
 //!
@@ -27,5 +28,5 @@ pub use bundle::OutputFact;
 pub use error::{Commitment, Error, Origin, Result, RetryClass};
 pub use executable::Executable;
 pub use identity::{BaseEnvironment, Limits, OperationRequest, Plan};
-pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Settings, Staged, Stopping, Tidied};
+pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Prepared, Settings, Staged, Stopping, Tidied};
 pub use launcher::{Launched, Unit};

@@ -3,14 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::{ApiError, Code};
 use conduit_config::{ConfigService, SnapshotCache};
-use conduit_coordination::{executions, waits};
 use conduit_daemon::activation::bind_datagram;
 use conduit_daemon::alarm::Alarm;
 use conduit_daemon::doorbell::Doorbell;
@@ -18,7 +17,7 @@ use conduit_daemon::program::{self, Start};
 use conduit_daemon::{DaemonArgs, notify, process, shutdown};
 use conduit_kernel::{BaseEnvironment, Kernel, Settings, Tidied};
 use conduit_store::lock::RoleLock;
-use conduit_store::{Clock, Now, StateDir, Store, mint};
+use conduit_store::{Clock, StateDir, Store, mint};
 use conduit_toolbelt::sweep;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -65,12 +64,7 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let executors = Executors::of_this_release(&base);
     activate(&args, &start, &state, &executors, &mut store)?;
     let playbook_dir = start.places.playbooks();
-    playbooks::write(&playbook_dir).map_err(|e| {
-        ApiError::new(
-            Code::StateUnavailable,
-            format!("the playbooks cannot be written to {}: {e}", playbook_dir.display()),
-        )
-    })?;
+    playbooks::write(&playbook_dir).map_err(|e| playbooks_unwritten(&playbook_dir, &e))?;
     let bell = match start.inherited.datagram("doorbell")? {
         Some(socket) => socket,
         None => bind_datagram(&start.places.doorbell_socket())?,
@@ -102,6 +96,12 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
 /// At start the whole sentence goes to the person who started it, paths included.
 fn loud(error: conduit_store::Error) -> ApiError {
     ApiError::new(error.code(), error.to_string())
+}
+
+fn playbooks_unwritten(dir: &Path, error: &io::Error) -> ApiError {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let code = if full { Code::StorageFull } else { Code::StateUnavailable };
+    ApiError::new(code, format!("the playbooks cannot be written to {}: {error}", dir.display()))
 }
 
 /// Makes a generation active (C05).
@@ -227,7 +227,7 @@ async fn attend(host: &Rc<Host>, bell: Doorbell, stop: impl Future<Output = shut
             let next = match turn::take(host).await {
                 Ok(taken) => {
                     fault_pause = FAULT_PAUSE;
-                    let due = next_due(host, &mut sweeper, taken.began);
+                    let due = next_due(host, &mut sweeper, taken.due_us);
                     Next::Due(if taken.more { 0 } else { due })
                 }
                 Err(error) => {
@@ -249,21 +249,11 @@ async fn attend(host: &Rc<Host>, bell: Doorbell, stop: impl Future<Output = shut
     }
 }
 
-/// When something falls due, by the wall clock: a wait, a retry, a sweep. A retry that fell due since the turn `began` may
-/// have been too late for it, and is due at once.
-fn next_due(host: &Host, sweeper: &mut Sweeper, began: Now) -> i64 {
+/// When the next turn is due, by the wall clock: for a wait, a retry, a sweep, and after [`SLEEP_MAX_US`] at the latest.
+fn next_due(host: &Host, sweeper: &mut Sweeper, due_us: Option<i64>) -> i64 {
     sweeper.sweep_if_due(host);
-    let now = host.now();
-    let due = host.store.borrow_mut().read(|r| {
-        let (wait, ready) = (waits::next_due(r)?, executions::next_ready_at(r, began)?);
-        Ok::<_, conduit_coordination::Error>(wait.into_iter().chain(ready).min())
-    });
-    let soonest = due.unwrap_or_else(|error| {
-        tracing::error!(%error, "due times cannot be read");
-        Some(now.wall.0 + 1_000_000)
-    });
-    let latest = now.wall.0 + SLEEP_MAX_US;
-    soonest.map_or(latest, |at| at.min(latest)).min(sweeper.due_at_us)
+    let latest = host.now().wall.0 + SLEEP_MAX_US;
+    due_us.map_or(latest, |at| at.min(latest)).min(sweeper.due_at_us)
 }
 
 /// Knows when the next sweep has something to do, so that a turn need not ask.
@@ -311,41 +301,54 @@ mod tests {
 
     const SECOND_US: i64 = 1_000_000;
 
-    /// Microseconds from now until something falls due.
-    fn pause_since(world: &World, began: Now) -> i64 {
-        next_due(&world.host, &mut Sweeper { due_at_us: i64::MAX }, began) - Clock.now().wall.0
+    /// Takes a turn; microseconds until the next one is due.
+    async fn pause_after_a_turn(world: &World) -> i64 {
+        let taken = turn::take(&world.host).await.unwrap();
+        assert!(!taken.more);
+        next_due(&world.host, &mut Sweeper { due_at_us: i64::MAX }, taken.due_us) - Clock.now().wall.0
     }
 
-    /// A world with one ready Work, due `after_us` from now.
-    async fn ready_in(after_us: i64) -> (World, Now) {
+    #[test]
+    fn a_full_disk_at_the_start_is_called_one() {
+        for (kind, code) in [
+            (io::ErrorKind::StorageFull, Code::StorageFull),
+            (io::ErrorKind::QuotaExceeded, Code::StorageFull),
+            (io::ErrorKind::PermissionDenied, Code::StateUnavailable),
+        ] {
+            assert_eq!(playbooks_unwritten(Path::new("/x"), &kind.into()).code, code);
+        }
+    }
+
+    #[tokio::test]
+    async fn with_nothing_due_the_daemon_sleeps_until_it_is_rung() {
+        let world = World::new();
+        assert!(pause_after_a_turn(&world).await > 3590 * SECOND_US);
+    }
+
+    #[tokio::test]
+    async fn the_daemon_sleeps_until_the_next_retry_and_no_longer() {
         let world = World::new();
         world.ask_for("calm", 1);
         let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
         let now = Clock.now();
         let route = |tx: &conduit_store::Write<'_>| conduit_coordination::routing::route_batch(tx, &snapshot, 9, now);
         world.host.store.borrow_mut().write(route).unwrap();
-        world.sql(&format!("UPDATE work SET ready_at_us = {}", now.wall.0 + after_us));
-        (world, now)
-    }
-
-    #[tokio::test]
-    async fn with_nothing_due_the_daemon_sleeps_until_it_is_rung() {
-        let world = World::new();
-        assert!(pause_since(&world, Clock.now()) > 3590 * SECOND_US);
-    }
-
-    #[tokio::test]
-    async fn the_daemon_sleeps_until_the_next_retry_and_no_longer() {
-        let (world, now) = ready_in(90 * SECOND_US).await;
-        let pause = pause_since(&world, now);
+        world.sql(&format!("UPDATE work SET ready_at_us = {}", now.wall.0 + 90 * SECOND_US));
+        let pause = pause_after_a_turn(&world).await;
         assert!(pause > 60 * SECOND_US && pause <= 90 * SECOND_US, "{pause}");
     }
 
     #[tokio::test]
-    async fn a_retry_that_fell_due_while_the_turn_was_taken_gets_a_turn_at_once() {
-        let (world, now) = ready_in(0).await;
-        assert!(pause_since(&world, now.plus(-1)) <= 0, "the turn began before it was due");
-        assert!(pause_since(&world, now) > 3590 * SECOND_US, "it was due for the turn, and left for want of room");
+    async fn a_due_work_that_there_is_no_room_for_wakes_nobody() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let world = World::new();
+                world.ask_for("calm", 3);
+                assert!(pause_after_a_turn(&world).await > 3590 * SECOND_US);
+                assert_eq!(world.followed(), (0, 2));
+            })
+            .await;
     }
 
     /// T04, T15

@@ -3,6 +3,7 @@
 //! Every step is recorded before the next is taken, and each can be taken again: a daemon that dies at any point
 //! leaves rows from which [`crate::adopt`] goes on.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use conduit_config::Binding;
 use conduit_coordination::executions::{self, Claimed, Completed, SegmentEnd};
 use conduit_endpoint::{control, rundir, rundir::RunDir};
 use conduit_extension::{Executor, Phase, SegmentContext, SegmentEnd as Means, Transport};
-use conduit_kernel::{Conclusion, Launched, Reason, Staged, StopReason, Terminal};
+use conduit_kernel::{Conclusion, Launched, Prepared, Reason, Staged, StopReason, Terminal};
+use conduit_store::Clock;
 use conduit_store::lease::Demand;
 use conduit_toolbelt::{Grants, NewToken, Token, token};
 use serde_json::json;
@@ -65,7 +67,7 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
             watch(&host, &live, &claimed, launched, deadline_boot_us).await
         }
         Ok(Started::Dispatched(attempt)) => Ended::by_evidence(attempt),
-        Ok(Started::Stopped(attempt)) => Ended { end: SegmentEnd::Stopped, attempt: Some((attempt, Past::Admission)) },
+        Ok(Started::Stopped(attempt)) => Ended { end: SegmentEnd::Stopped, attempt: Some((attempt, Past::Staging)) },
         Err(refused) => refused,
     };
     record(&host, &claimed, ended).await;
@@ -90,8 +92,8 @@ pub struct Ended {
 /// Which side of the launch boundary an attempt is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Past {
-    /// It was admitted, and will never be dispatched.
-    Admission,
+    /// Its bundle was built, and it will never be launched.
+    Staging,
     /// Its evidence is read again and decides.
     Boundary,
 }
@@ -108,7 +110,7 @@ impl Ended {
     }
 
     /// The segment could not be started: by a fault of the host that can pass, or because it is impossible.
-    fn not_started(error: ApiError, admitted: Option<AttemptId>) -> Self {
+    fn not_started(error: ApiError, staged: Option<AttemptId>) -> Self {
         let ApiError { code, message, .. } = error;
         let passes = code.retry() == Retry::SameRequest || code == Code::StateUnavailable;
         let end = if passes {
@@ -116,25 +118,61 @@ impl Ended {
         } else {
             SegmentEnd::Failed { code, message, retryable: false }
         };
-        Self { end, attempt: admitted.map(|attempt| (attempt, Past::Admission)) }
+        Self { end, attempt: staged.map(|attempt| (attempt, Past::Staging)) }
     }
 }
 
-/// Everything up to the running process: endpoint, token, admission, the boundary, the launch.
+/// Everything up to the running process: endpoint, bundle, token, the boundary, the launch.
 async fn start(host: &Host, claimed: &Claimed) -> Result<Started, Ended> {
-    let mut admitted = None;
-    match advance(host, claimed, &mut admitted).await {
+    let mut staged = None;
+    match advance(host, claimed, &mut staged).await {
         Ok(started) => Ok(started),
-        Err(error) => Err(Ended::not_started(error, admitted)),
+        Err(error) => Err(Ended::not_started(error, staged)),
     }
 }
 
-async fn advance(host: &Host, claimed: &Claimed, admitted: &mut Option<AttemptId>) -> Result<Started, ApiError> {
+/// What depends on nothing that another process answers is done while the spawner binds the socket, and the runner comes
+/// up while the boundary is committed. Neither does anything by itself: the runner waits for its token.
+async fn advance(host: &Host, claimed: &Claimed, staged: &mut Option<AttemptId>) -> Result<Started, ApiError> {
     let bound = bound(host, claimed)?;
     let rundir = RunDir::prepare(host.state.path(), &claimed.execution)?;
     let toolbelt = bound.executor.transport() == Transport::Toolbelt;
-    let endpoint = if toolbelt { Some(control::serve(&host.places, &claimed.execution).await?) } else { None };
-    let deadline_us = deadline_us(&bound.binding);
+    let ready = match rundir.socket_in_place() {
+        _ if !toolbelt => ready(host, claimed, &bound, &rundir, None, staged)?,
+        Some(socket) => {
+            let preparing = async {
+                // The request leaves first.
+                tokio::task::yield_now().await;
+                ready(host, claimed, &bound, &rundir, Some(socket), staged)
+            };
+            let (served, ready) = tokio::join!(control::serve(&host.places, &claimed.execution), preparing);
+            served?;
+            ready?
+        }
+        None => {
+            let socket = control::serve(&host.places, &claimed.execution).await?;
+            ready(host, claimed, &bound, &rundir, Some(socket), staged)?
+        }
+    };
+    launch(host, claimed, &bound.binding, ready, toolbelt.then_some(&rundir))
+}
+
+/// A segment that lacks nothing but its boundary.
+struct Ready {
+    prepared: Prepared,
+    staged: Staged,
+}
+
+/// Plans a segment, builds its bundle and starts its runner, which waits. Nothing of it is on record, and what a crash leaves
+/// of it the next start removes.
+fn ready(
+    host: &Host,
+    claimed: &Claimed,
+    bound: &Bound,
+    rundir: &RunDir,
+    endpoint: Option<PathBuf>,
+    staged: &mut Option<AttemptId>,
+) -> Result<Ready, ApiError> {
     let context = SegmentContext {
         execution_id: claimed.execution.clone(),
         work_id: claimed.work.clone(),
@@ -143,44 +181,46 @@ async fn advance(host: &Host, claimed: &Claimed, admitted: &mut Option<AttemptId
         attempt: claimed.attempt,
         epoch: claimed.epoch,
         segment: claimed.segment,
+        token_file: endpoint.is_some().then(|| rundir.token_file()),
         endpoint,
-        token_file: toolbelt.then(|| rundir.token_file()),
         toolbelt_dir: host.programs.clone(),
         playbook_dir: host.places.playbooks(),
         run_dir: rundir.path().to_owned(),
-        deadline_ms: u64::try_from(deadline_us / 1000).unwrap_or(u64::MAX),
+        deadline_ms: u64::try_from(deadline_us(&bound.binding) / 1000).unwrap_or(u64::MAX),
     };
     let phase = if claimed.segment > 1 { Phase::Resume } else { Phase::Run };
     let request = bound.executor.plan(&bound.binding.config, &context, phase)?;
-    host.kernel.identify(&request.executable).map_err(ApiError::from)?;
-
-    // One commit: the token that the process will have, and the operation that it will be (T02, K01).
-    let deadline_boot_us = host.now().boot_us + deadline_us;
-    let (token, admission) =
-        host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
-            let token = toolbelt.then(|| issue(tx, claimed, &bound.binding, deadline_boot_us)).transpose()?;
-            Ok::<_, Fault>((token, host.kernel.admit(tx, &request, tx.now())?))
-        })?;
-    *admitted = Some(admission.attempt.clone());
-    if let Some(token) = token {
-        rundir.write_token(token.expose())?;
-    }
-    let staged = host.kernel.stage(&mut host.store.borrow_mut(), &admission.attempt).map_err(ApiError::from)?;
-    launch(host, claimed, staged, deadline_boot_us)
+    let prepared = host.kernel.prepare(&request, host.now())?;
+    *staged = Some(prepared.attempt.clone());
+    let mut bundle = host.kernel.stage_prepared(&prepared)?;
+    host.kernel.start(&mut bundle)?;
+    Ok(Ready { prepared, staged: bundle })
 }
 
-/// The boundary and the launch behind it.
-fn launch(host: &Host, claimed: &Claimed, staged: Staged, deadline_boot_us: i64) -> Result<Started, ApiError> {
-    let attempt = staged.attempt.clone();
-    let crossed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
+/// One commit makes the token that the process will have, puts the operation that it will be on record and crosses the
+/// boundary (T02, K01); behind it the token is put in place and the runner let go. Process and token end at one instant,
+/// which was fixed when the operation was looked at (T03).
+fn launch(
+    host: &Host,
+    claimed: &Claimed,
+    binding: &Binding,
+    Ready { prepared, staged }: Ready,
+    rundir: Option<&RunDir>,
+) -> Result<Started, ApiError> {
+    let (attempt, deadline_boot_us) = (prepared.attempt.clone(), prepared.deadline_boot_us);
+    let crossed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, Clock, |tx| {
         if !executions::started(tx, attempt.as_str(), deadline_boot_us)? {
-            return Ok::<_, Fault>(false);
+            return Ok::<_, Fault>(None);
         }
+        let issued = rundir.map(|rundir| Ok::<_, Fault>((rundir, issue(tx, claimed, binding, deadline_boot_us)?)));
+        let issued = issued.transpose()?;
+        host.kernel.admit_prepared(tx, &prepared, tx.now())?;
         host.kernel.dispatch(tx, &staged, tx.now())?;
-        Ok(true)
+        Ok(Some(issued))
     })?;
-    if !crossed {
-        return Ok(Started::Stopped(attempt));
+    let Some(issued) = crossed else { return Ok(Started::Stopped(attempt)) };
+    if let Some((rundir, token)) = issued {
+        rundir.write_token(token.expose())?;
     }
     Ok(match host.kernel.launch(staged) {
         Ok(launched) => Started::Launched(launched, deadline_boot_us),
@@ -289,7 +329,7 @@ async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended) -> Result<Opt
         before => {
             let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
                 if let Some((attempt, _)) = before {
-                    host.kernel.record_stop(tx, attempt, StopReason::Cancel, tx.now())?;
+                    host.kernel.abandon(tx, attempt, tx.now())?;
                 }
                 Ok::<_, Fault>(executions::complete(tx, claimed, &ended.end, &[], &json!({}), retry, resumable)?)
             })?;

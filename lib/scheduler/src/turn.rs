@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use conduit_api::ScopeId;
+use conduit_api::{ExecutionId, ScopeId};
 use conduit_config::Snapshot;
-use conduit_coordination::{executions, routing, waits};
-use conduit_store::Now;
+use conduit_coordination::executions::{self, Claimed, StopReason};
+use conduit_coordination::{routing, waits};
+use conduit_store::{Now, Read, Write};
 
 use crate::host::{Host, Live};
 use crate::segment;
@@ -35,40 +36,244 @@ pub enum Error {
 /// What a turn came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// When it began: what falls due after that was not its business, so that is the instant from which to look for the
-    /// next due time.
-    pub began: Now,
+    /// When something falls due next, by the wall clock, as the turn's last look at the store had it: everything that was
+    /// due by then was done, or has no room.
+    pub due_us: Option<i64>,
     /// A bound was reached, so the next turn is due at once.
     pub more: bool,
 }
 
-/// Stops what is to be stopped, times out, routes, claims: a bounded share of each. A step that fails keeps no other from
-/// its turn; the first fault is returned. May be dropped at any await: it is between two transactions there.
-pub async fn take(host: &Rc<Host>) -> Result<Taken, Error> {
-    let began = host.now();
-    let steps = [
-        pass_stops_on(host).map(|()| false),
-        tidy_ended(host),
-        time_out(host).await,
-        route(host).await,
-        claim(host).await,
-    ];
-    let mut more = false;
-    for step in steps {
-        more |= step?;
-    }
-    Ok(Taken { began, more })
+/// What a turn may have to do. One that fails keeps no other from being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Tell segments that somebody asked to stop them.
+    Stops,
+    /// Remove the endpoints of executions that were ended while they were parked.
+    Tidy,
+    TimeOut,
+    Route,
+    Claim,
 }
 
-/// Between two batches: the daemon's other tasks go on, and stops are passed on.
-async fn breathe(host: &Host) -> Result<(), Error> {
-    tokio::task::yield_now().await;
-    pass_stops_on(host)
+impl Step {
+    const ALL: [Self; 5] = [Self::Stops, Self::Tidy, Self::TimeOut, Self::Route, Self::Claim];
+}
+
+/// Stops what is to be stopped, times out, routes, claims: a bounded share of each. The first fault is returned, after
+/// everything that did not fail. May be dropped at any await: it is between two transactions there.
+///
+/// A turn looks at the store once, in one view, and writes only what that says: with nothing to do it ends there. What
+/// there is to write goes into one commit, so that an Event that starts a Work, and the claim of that Work, are durable at once.
+pub async fn take(host: &Rc<Host>) -> Result<Taken, Error> {
+    Turn::of(&Step::ALL).take(host).await
+}
+
+/// Everything that a turn asks the store, in one view; what cannot be read concerns its own step only.
+struct View {
+    stops: Result<Vec<(ExecutionId, StopReason)>, Error>,
+    ended: Result<Vec<ExecutionId>, Error>,
+    timeout_at_us: Result<Option<i64>, Error>,
+    pending: Result<bool, Error>,
+    claimable: Result<bool, Error>,
+    ready_at_us: Result<Option<i64>, Error>,
+}
+
+fn look(host: &Host, now: Now) -> Result<View, Error> {
+    host.store.borrow_mut().read(|r| {
+        Ok(View {
+            stops: executions::stop_requested(r).map_err(Error::from),
+            ended: executions::ended_while_parked(r).map_err(Error::from),
+            timeout_at_us: waits::next_due(r).map_err(Error::from),
+            pending: routing::pending(r).map_err(Error::from),
+            claimable: claimable(r, host, now),
+            ready_at_us: executions::next_ready_at(r, now).map_err(Error::from),
+        })
+    })
+}
+
+/// Whether there is room for one more execution, and something is ready and due.
+fn claimable(r: &Read<'_>, host: &Host, now: Now) -> Result<bool, Error> {
+    let snapshot = host.active(r)?;
+    Ok(!is_full(host, &snapshot) && executions::any_due(r, |scope| has_room(host, &snapshot, scope), now)?)
+}
+
+fn is_full(host: &Host, snapshot: &Snapshot) -> bool {
+    host.live.borrow().len() >= snapshot.config.limits.executions as usize
+}
+
+/// What one transaction is to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Share {
+    time_out: bool,
+    route: bool,
+    claim: bool,
+}
+
+/// A transaction that failed, at a step or as a whole.
+struct Broken {
+    at: Option<Step>,
+    error: Error,
+}
+
+impl From<conduit_store::Error> for Broken {
+    fn from(error: conduit_store::Error) -> Self {
+        Self { at: None, error: error.into() }
+    }
+}
+
+fn at<E: Into<Error>>(step: Step) -> impl FnOnce(E) -> Broken {
+    move |error| Broken { at: Some(step), error: error.into() }
+}
+
+/// Times out, routes and claims, as far as `share` says. Returns the claim: what was routed a moment ago can be what it is of.
+fn change(tx: &Write<'_>, host: &Host, share: Share, now: Now) -> Result<Option<Claimed>, Broken> {
+    if share.time_out {
+        waits::fire_due(tx, TIMEOUT_BATCH, now).map_err(at(Step::TimeOut))?;
+    }
+    if share.route {
+        let snapshot = host.active(tx).map_err(at(Step::Route))?;
+        let routed = routing::route_batch(tx, &snapshot, ROUTE_BATCH, now).map_err(at(Step::Route))?;
+        tracing::debug!(events = routed.events, "routed");
+    }
+    if !share.claim {
+        return Ok(None);
+    }
+    let snapshot = host.active(tx).map_err(at(Step::Claim))?;
+    if is_full(host, &snapshot) {
+        return Ok(None);
+    }
+    let (after, claim) = (host.turn_of.borrow(), host.claim(&snapshot));
+    executions::claim_next(tx, &after, &claim, |scope| has_room(host, &snapshot, scope), now).map_err(at(Step::Claim))
+}
+
+/// How much of each step is left, and what failed.
+struct Turn {
+    /// By step; a step that failed has nothing left.
+    left: [usize; Step::ALL.len()],
+    /// Something is left to do that a bound keeps from this turn.
+    more: bool,
+    fault: Option<Error>,
+}
+
+impl Turn {
+    /// A turn that takes `steps` alone.
+    fn of(steps: &[Step]) -> Self {
+        let mut left = [0; Step::ALL.len()];
+        for step in steps {
+            left[*step as usize] = match step {
+                Step::Stops => usize::MAX,
+                Step::TimeOut | Step::Route => BATCHES_MAX,
+                Step::Tidy | Step::Claim => EXECUTIONS_MAX,
+            };
+        }
+        Self { left, more: false, fault: None }
+    }
+
+    async fn take(mut self, host: &Rc<Host>) -> Result<Taken, Error> {
+        loop {
+            let now = host.now();
+            let view = look(host, now)?;
+            self.more = false;
+            let (stops, ended) = (self.sound(Step::Stops, view.stops), self.sound(Step::Tidy, view.ended));
+            if self.left[Step::Stops as usize] > 0 {
+                pass_stops_on(host, stops.unwrap_or_default());
+            }
+            let tidied = self.tidy(host, ended.unwrap_or_default());
+            let timeout_at_us = self.sound(Step::TimeOut, view.timeout_at_us).flatten();
+            let (pending, claimable) = (self.sound(Step::Route, view.pending), self.sound(Step::Claim, view.claimable));
+            let ready_at_us = self.sound(Step::Claim, view.ready_at_us).flatten();
+            let time_out = self.due(Step::TimeOut, timeout_at_us.is_some_and(|at| at <= now.wall.0));
+            let route = self.due(Step::Route, pending == Some(true));
+            // What is timed out or routed can be what makes a Work ready.
+            let claim = self.due(Step::Claim, claimable == Some(true)) || self.may(Step::Claim) && (time_out || route);
+            let share = Share { time_out, route, claim };
+            if share == Share::default() && !tidied {
+                let due_us = timeout_at_us.into_iter().chain(ready_at_us).min();
+                return match self.fault {
+                    Some(fault) => Err(fault),
+                    None => Ok(Taken { due_us, more: self.more }),
+                };
+            }
+            if share != Share::default() {
+                self.carry_out(host, share)?;
+            }
+            // The daemon's other tasks go on.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn may(&self, step: Step) -> bool {
+        self.left[step as usize] > 0
+    }
+
+    /// Whether a step is taken that there is something to do for; a bound that keeps it from that is noted.
+    fn due(&mut self, step: Step, something: bool) -> bool {
+        self.more |= something && !self.may(step);
+        something && self.may(step)
+    }
+
+    fn spend(&mut self, step: Step, spent: bool) {
+        if spent {
+            let left = &mut self.left[step as usize];
+            *left = left.saturating_sub(1);
+        }
+    }
+
+    /// What could be read; a step whose part could not be has failed.
+    fn sound<T>(&mut self, step: Step, read: Result<T, Error>) -> Option<T> {
+        read.map_err(|error| self.fail(step, error)).ok()
+    }
+
+    /// The step is over for this turn. The first fault is the one that is told.
+    fn fail(&mut self, step: Step, error: Error) {
+        self.left[step as usize] = 0;
+        self.fault.get_or_insert(error);
+    }
+
+    /// Writes a share in one transaction. A step that fails undoes all of it, and is left out the next time.
+    fn carry_out(&mut self, host: &Rc<Host>, share: Share) -> Result<(), Error> {
+        let now = host.now();
+        self.spend(Step::TimeOut, share.time_out);
+        self.spend(Step::Route, share.route);
+        self.spend(Step::Claim, share.claim);
+        let changed = host.store.borrow_mut().write(|tx| change(tx, host, share, now));
+        match changed {
+            Ok(Some(claimed)) => {
+                host.turn_of.replace(claimed.scope.as_str().to_owned());
+                follow(host, claimed.execution.clone(), claimed.scope.clone(), |host, live| {
+                    segment::run(host, live, claimed)
+                });
+            }
+            Ok(None) => {}
+            Err(Broken { at: Some(step), error }) => self.fail(step, error),
+            Err(Broken { at: None, error }) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Removes the endpoints of executions that were ended while they were parked; whether there were any. Noted first: what
+    /// a crash leaves behind after that, the next start sweeps.
+    fn tidy(&mut self, host: &Rc<Host>, ended: Vec<ExecutionId>) -> bool {
+        let mut tidied = false;
+        for execution in ended {
+            if !self.due(Step::Tidy, true) {
+                break;
+            }
+            self.spend(Step::Tidy, true);
+            let noted: Result<(), conduit_coordination::Error> =
+                host.store.borrow_mut().write(|tx| executions::noted(tx, &execution));
+            match noted {
+                Ok(()) => segment::remove_endpoint(host, execution),
+                Err(error) => self.fail(Step::Tidy, error.into()),
+            }
+            tidied = true;
+        }
+        tidied
+    }
 }
 
 /// Tells each followed segment that somebody asked to stop it.
-fn pass_stops_on(host: &Host) -> Result<(), Error> {
-    let asked = host.store.borrow_mut().read(executions::stop_requested)?;
+fn pass_stops_on(host: &Host, asked: Vec<(ExecutionId, StopReason)>) {
     let live = host.live.borrow();
     for (execution, reason) in asked {
         if let Some(segment) = live.get(&execution)
@@ -77,81 +282,6 @@ fn pass_stops_on(host: &Host) -> Result<(), Error> {
             segment.stop.notify_one();
         }
     }
-    Ok(())
-}
-
-/// Removes the endpoints of executions that were ended while they were parked. Noted first: what a crash leaves behind
-/// after that, the next start sweeps. Returns whether there are more.
-fn tidy_ended(host: &Rc<Host>) -> Result<bool, Error> {
-    let ended = host.store.borrow_mut().read(executions::ended_while_parked)?;
-    let more = ended.len() > EXECUTIONS_MAX;
-    for execution in ended.into_iter().take(EXECUTIONS_MAX) {
-        host.store.borrow_mut().write(|tx| executions::noted(tx, &execution))?;
-        segment::remove_endpoint(host, execution);
-    }
-    Ok(more)
-}
-
-/// Times out what is due. Returns whether more may be.
-async fn time_out(host: &Host) -> Result<bool, Error> {
-    for _ in 0..BATCHES_MAX {
-        let now = host.now();
-        let due = host.store.borrow_mut().read(waits::next_due)?.is_some_and(|at| at <= now.wall.0);
-        if !due {
-            return Ok(false);
-        }
-        host.store.borrow_mut().write(|tx| waits::fire_due(tx, TIMEOUT_BATCH, now))?;
-        breathe(host).await?;
-    }
-    Ok(true)
-}
-
-/// Routes what is pending. Returns whether more may be.
-async fn route(host: &Host) -> Result<bool, Error> {
-    for _ in 0..BATCHES_MAX {
-        if !host.store.borrow_mut().read(routing::pending)? {
-            return Ok(false);
-        }
-        let now = host.now();
-        let routed = host.store.borrow_mut().write(|tx| {
-            let snapshot = host.active(tx)?;
-            Ok::<_, Error>(routing::route_batch(tx, &snapshot, ROUTE_BATCH, now)?)
-        })?;
-        tracing::debug!(events = routed.events, "routed");
-        breathe(host).await?;
-    }
-    Ok(true)
-}
-
-/// Claims until nothing is due or there is no room; each claim starts its segment on its own. Returns whether more may
-/// be claimed.
-async fn claim(host: &Rc<Host>) -> Result<bool, Error> {
-    for _ in 0..EXECUTIONS_MAX {
-        let now = host.now();
-        let Some(snapshot) = claimable(host, now)? else { return Ok(false) };
-        let after = host.turn_of.borrow().clone();
-        let claimed = host.store.borrow_mut().write(|tx| {
-            executions::claim_next(tx, &after, &host.claim(&snapshot), |scope| has_room(host, &snapshot, scope), now)
-        })?;
-        let Some(claimed) = claimed else { return Ok(false) };
-        host.turn_of.replace(claimed.scope.as_str().to_owned());
-        follow(host, claimed.execution.clone(), claimed.scope.clone(), |host, live| segment::run(host, live, claimed));
-        breathe(host).await?;
-    }
-    Ok(true)
-}
-
-/// The active configuration, when there is room for one more execution and something is ready and due: looking costs
-/// no write lock.
-fn claimable(host: &Host, now: Now) -> Result<Option<Rc<Snapshot>>, Error> {
-    host.store.borrow_mut().read(|r| {
-        let snapshot = host.active(r)?;
-        let full = host.live.borrow().len() >= snapshot.config.limits.executions as usize;
-        if full || !executions::any_due(r, |scope| has_room(host, &snapshot, scope), now)? {
-            return Ok(None);
-        }
-        Ok(Some(snapshot))
-    })
 }
 
 fn has_room(host: &Host, snapshot: &Snapshot, scope: &ScopeId) -> bool {
@@ -159,7 +289,7 @@ fn has_room(host: &Host, snapshot: &Snapshot, scope: &ScopeId) -> bool {
 }
 
 /// Follows a segment in a task of its own, and takes a turn when it has ended.
-pub fn follow<F, T>(host: &Rc<Host>, execution: conduit_api::ExecutionId, scope: ScopeId, task: T)
+pub fn follow<F, T>(host: &Rc<Host>, execution: ExecutionId, scope: ScopeId, task: T)
 where
     T: FnOnce(Rc<Host>, Rc<Live>) -> F,
     F: Future<Output = ()> + 'static,
@@ -181,6 +311,11 @@ mod tests {
     use crate::testing::{World, configuration};
     use conduit_store::Clock;
     use serde_json::json;
+
+    /// Routes, and does nothing else.
+    async fn route(host: &Rc<Host>) -> Result<Taken, Error> {
+        Turn::of(&[Step::Route]).take(host).await
+    }
 
     /// Runs `test` where segments can be started; what they would do next is dropped with it.
     async fn locally(test: impl Future<Output = ()>) {
@@ -297,7 +432,7 @@ mod tests {
             world.ask_for("calm", 2);
             route(&world.host).await.unwrap();
             let claim = |world: &World| {
-                let snapshot = claimable(&world.host, Clock.now()).unwrap().unwrap();
+                let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
                 let claim = world.host.claim(&snapshot);
                 world.host.store.borrow_mut().write(|tx| executions::claim_next(tx, "", &claim, |_| true, Clock.now()))
             };
@@ -312,7 +447,7 @@ mod tests {
                 |tx: &conduit_store::Write<'_>| executions::cancel(tx, &lives[0].0, "operator:local", Clock.now());
             world.host.store.borrow_mut().write(cancel).unwrap();
             for _ in 0..2 {
-                pass_stops_on(&world.host).unwrap();
+                Turn::of(&[Step::Stops]).take(&world.host).await.unwrap();
             }
             let told = async |live: &Live| {
                 tokio::select! { biased; () = live.stop.notified() => true, () = std::future::ready(()) => false }

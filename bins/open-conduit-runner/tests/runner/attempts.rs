@@ -96,10 +96,26 @@ async fn a_failure_says_how_the_process_ended() {
 async fn a_process_past_its_deadline_is_stopped_and_timed_out() {
     let mut host = Host::new();
     let mut request = host.shell("1", "echo $$ > main; exec sleep 1000");
-    request.limits.timeout_ms = 300;
+    request.limits.timeout_ms = 1500;
     let ended = host.run(&request).await;
     assert_eq!((ended.terminal, ended.reason), (Some(Terminal::TimedOut), Reason::Result));
     assert!(!lives(host.pid("main").await));
+}
+
+/// T03: the token of an attempt expires at that instant, so its process has no more time than that either.
+#[tokio::test]
+async fn a_deadline_counts_from_the_admission_and_a_launch_behind_it_starts_nothing() {
+    let mut host = Host::new();
+    let mut request = host.shell("1", "echo ran >> runs");
+    request.limits.timeout_ms = 1;
+    let prepared = host.kernel.prepare(&request, Clock.now()).unwrap();
+    let staged = host.kernel.stage_prepared(&prepared).unwrap();
+    host.admit_prepared(&prepared, &staged);
+    until("the deadline has passed", || (Clock.now().boot_us >= prepared.deadline_boot_us).then_some(())).await;
+    let launched = host.kernel.launch(staged).unwrap();
+    let ended = host.finish(&launched).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::TimedOut), Reason::Result));
+    assert!(!host.path("runs").exists());
 }
 
 /// K01

@@ -240,6 +240,91 @@ async fn a_second_runner_on_a_bundle_refuses_whether_the_first_lives_or_has_ende
     assert_eq!(refused.code().as_str(), "illegal_state");
 }
 
+/// The first letter of a process's state; `None` once it is reaped.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+/// The processes that hold `bundle` as their argument: runners.
+fn runners_of(bundle: &Path) -> Vec<u32> {
+    let name = bundle.to_str().unwrap();
+    let is_one =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(name));
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    all.filter(is_one).collect()
+}
+
+/// K01
+#[tokio::test]
+async fn a_runner_that_was_started_before_the_boundary_does_nothing_until_it_is_launched() {
+    let mut host = Host::new();
+    let prepared = host.kernel.prepare(&host.shell("1", "echo ran >> runs"), Clock.now()).unwrap();
+    let mut staged = host.kernel.stage_prepared(&prepared).unwrap();
+    host.kernel.start(&mut staged).unwrap();
+    host.kernel.start(&mut staged).unwrap();
+    let bundle = host.bundle(&prepared.attempt);
+    let runners = until("one runner waits", || Some(runners_of(&bundle)).filter(|all| !all.is_empty())).await;
+    assert_eq!(runners.len(), 1);
+    until("it waits for its token", || (state_of(runners[0]) == Some('S')).then_some(())).await;
+    assert!(!bundle.join("start.json").exists() && !host.path("runs").exists());
+    host.admit_prepared(&prepared, &staged);
+    let launched = host.kernel.launch(staged).unwrap();
+    let ended = host.finish(&launched).await;
+    assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Succeeded), Reason::Result));
+    assert_eq!(host.text(&host.path("runs")), "ran\n");
+}
+
+/// K01, K10
+#[tokio::test]
+async fn a_runner_whose_launcher_gave_up_or_died_before_the_launch_ends_and_leaves_nothing() {
+    for admitted in [false, true] {
+        let mut host = Host::new();
+        let prepared = host.kernel.prepare(&host.shell("1", "echo ran >> runs"), Clock.now()).unwrap();
+        let mut staged = host.kernel.stage_prepared(&prepared).unwrap();
+        host.kernel.start(&mut staged).unwrap();
+        let (attempt, bundle) = (prepared.attempt.clone(), host.bundle(&prepared.attempt));
+        let runners = until("one runner waits", || Some(runners_of(&bundle)).filter(|all| !all.is_empty())).await;
+        if admitted {
+            host.admit_prepared(&prepared, &staged);
+        }
+        drop(staged);
+        host.restart();
+        until("it has ended and is reaped", || state_of(runners[0]).is_none().then_some(())).await;
+        assert!(!bundle.join("start.json").exists() && !host.path("runs").exists());
+        if admitted {
+            let ended = host.recover(&attempt).await;
+            assert_eq!((ended.terminal, ended.reason), (Some(Terminal::Lost), Reason::NoStartEvidence));
+        } else {
+            let tidied = host.kernel.tidy(&mut host.store, Clock.now()).unwrap();
+            assert_eq!(tidied.bundles, 1, "nothing is on record, so nobody needs the bundle");
+        }
+    }
+}
+
+/// K01
+#[tokio::test]
+async fn what_is_abandoned_before_its_launch_is_cancelled_as_far_as_it_is_on_record() {
+    for admitted in [false, true] {
+        let mut host = Host::new();
+        let prepared = host.kernel.prepare(&host.shell("1", "true"), Clock.now()).unwrap();
+        let staged = host.kernel.stage_prepared(&prepared).unwrap();
+        if admitted {
+            host.admit_prepared(&prepared, &staged);
+        }
+        drop(staged);
+        for _ in 0..2 {
+            host.store.write(|tx| host.kernel.abandon(tx, &prepared.attempt, Clock.now())).unwrap();
+        }
+        assert_eq!(host.store.read(|read| host.kernel.unresolved(read, None, 10)).unwrap(), []);
+        if admitted {
+            let (state, reason, reservation) = host.record(&prepared.attempt);
+            let expected = ("cancelled", "stopped_without_result", "released");
+            assert_eq!((state.as_str(), reason.as_str(), reservation.as_str()), expected);
+        }
+    }
+}
+
 /// K01, K02
 #[tokio::test]
 async fn a_bundle_that_is_not_the_admitted_one_is_refused_and_nothing_starts() {

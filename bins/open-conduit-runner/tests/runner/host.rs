@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use conduit_api::AttemptId;
 use conduit_kernel::{
-    Adoption, BaseEnvironment, Conclusion, Ending, Error, Kernel, Launched, Limits, OperationRequest, Settings, Staged,
+    Adoption, BaseEnvironment, Conclusion, Ending, Error, Kernel, Launched, Limits, OperationRequest, Prepared,
+    Settings, Staged,
 };
-use conduit_store::{Clock, StateDir, Store, named_params};
+use conduit_store::{Clock, StateDir, Store, Write, named_params};
 use rustix::process::Rlimit;
 
 /// How long a condition may take on a busy machine.
@@ -62,6 +63,15 @@ impl Host {
         let staged = self.kernel.stage(&mut self.store, attempt).unwrap();
         self.store.write(|tx| self.kernel.dispatch(tx, &staged, Clock.now())).unwrap();
         staged
+    }
+
+    /// Admission and boundary of a prepared operation in one commit, as a caller in a hurry does it.
+    pub fn admit_prepared(&mut self, prepared: &Prepared, staged: &Staged) {
+        let both = |tx: &Write<'_>| {
+            self.kernel.admit_prepared(tx, prepared, Clock.now())?;
+            self.kernel.dispatch(tx, staged, Clock.now())
+        };
+        self.store.write(both).unwrap();
     }
 
     /// Admits, dispatches and launches `request`.

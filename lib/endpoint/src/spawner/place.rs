@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use conduit_api::ApiError;
 use conduit_api::limits::SOCKET_PATH_BYTES_MAX;
 
-use crate::rundir::{SOCKET_NAME, failed, make_private, unavailable};
+use crate::rundir::{SOCKET_NAME, failed, make_private, socket_fits, unavailable};
 
 /// Directories that stand in for a run directory whose path is too long, the best first. A `<key>` directory in one of
 /// them holds the socket and nothing else; the token stays in the run directory.
@@ -36,10 +36,10 @@ impl ShortPlaces {
     pub fn candidates(&self, run: &Path) -> Result<Vec<PathBuf>, ApiError> {
         let inside = run.join(SOCKET_NAME);
         let key = run.file_name().unwrap_or_default();
-        let fitting: Vec<PathBuf> = if fits(&inside) {
+        let fitting: Vec<PathBuf> = if socket_fits(&inside) {
             vec![inside]
         } else {
-            self.0.iter().map(|base| base.join(key).join(SOCKET_NAME)).filter(|path| fits(path)).collect()
+            self.0.iter().map(|base| base.join(key).join(SOCKET_NAME)).filter(|path| socket_fits(path)).collect()
         };
         if fitting.is_empty() {
             return Err(unavailable(
@@ -89,10 +89,6 @@ pub fn key_of(run: &Path) -> Option<u64> {
     let name = run.file_name().and_then(OsStr::to_str)?;
     let digits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     (name.len() == 16 && name.bytes().all(digits)).then(|| u64::from_str_radix(name, 16).ok()).flatten()
-}
-
-fn fits(path: &Path) -> bool {
-    path.to_str().is_some_and(|text| text.len() <= SOCKET_PATH_BYTES_MAX)
 }
 
 fn gone(path: &Path, removed: std::io::Result<()>) -> Result<(), ApiError> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use conduit_api::{AttemptId, JobId};
-use conduit_store::digest::{hex, sha256_parts};
+use conduit_store::digest::{Sha256Digest, hex, sha256_parts};
 use conduit_store::{Now, Store, Write, failpoint, mint};
 use rustix::fs::{FlockOperation, flock};
 
@@ -14,49 +14,56 @@ use crate::attempt::{AttemptState, Event, Reason};
 use crate::bundle::{self, Bundle, Manifest};
 use crate::error::{Error, Result, bundling};
 use crate::identity::{self, OperationRequest, Plan};
-use crate::kernel::{Admission, Kernel, Staged, stop_grace};
+use crate::kernel::{Admission, Kernel, Prepared, Staged, stop_grace};
 
 impl Kernel {
-    /// Puts an operation on record, or finds the one that is (K01, K02).
+    /// Looks at an operation and at the world, and freezes what was seen. Nothing is on record and nothing is written
+    /// yet. Its deadline counts from here.
     ///
-    /// The look-up comes before every check of the world: the same request is the same job for ever, also when its
-    /// executable has gone. Errors: `invalid_request`, `idempotency_conflict`, `executable_unavailable`,
-    /// `working_directory_unavailable`; none leaves anything behind.
-    pub fn admit(&self, tx: &Write<'_>, request: &OperationRequest, now: Now) -> Result<Admission> {
+    /// Errors: `invalid_request`, `executable_unavailable`, `working_directory_unavailable`.
+    pub fn prepare(&self, request: &OperationRequest, now: Now) -> Result<Prepared> {
         let request_bytes = identity::canonical(request)?;
-        let request_digest = identity::request_digest(&request_bytes);
-        if let Some((job, known, attempt)) = store::find(tx, &request.principal, &request.client_request_id)? {
-            if known != request_digest {
-                return Err(Error::Conflict { job });
-            }
-            return Ok(Admission { job, attempt, replayed: true });
-        }
         request.check()?;
         check_directory(&request.cwd)?;
         let executable = self.executables.identify(&request.executable)?;
-        let plan = Plan::freeze(request, executable, &self.settings.base);
+        let plan = Plan::freeze(request, executable, &self.settings.base, now);
         let plan_bytes = identity::canonical(&plan)?;
-        let plan_digest = identity::plan_digest(&plan_bytes);
         let (principal, id) = (request.principal.as_bytes(), request.client_request_id.as_bytes());
-        let job = JobId::from_digest(&sha256_parts("open-conduit job v1", &[principal, id]));
-        let attempt: AttemptId = mint(now);
-        let operation = identity::operation_digest(&request_digest, &plan_digest);
         let utf8 =
             |bytes| String::from_utf8(bytes).map_err(|_| Error::InvalidRequest { why: "a path is not UTF-8".into() });
-        let new = NewOperation {
-            job: &job,
-            attempt: &attempt,
-            principal: &request.principal,
-            client_request_id: &request.client_request_id,
-            request_digest,
-            plan_digest,
-            token_digest: identity::token_digest(&identity::launch_token(&attempt, &operation)),
-            request: &utf8(request_bytes)?,
-            plan: &utf8(plan_bytes)?,
-        };
-        store::put(tx, &new, now)?;
-        failpoint!("kernel.admitted");
-        Ok(Admission { job, attempt, replayed: false })
+        Ok(Prepared {
+            attempt: mint(now),
+            deadline_boot_us: plan.deadline_boot_us,
+            job: JobId::from_digest(&sha256_parts("open-conduit job v1", &[principal, id])),
+            principal: request.principal.clone(),
+            client_request_id: request.client_request_id.clone(),
+            request_digest: identity::request_digest(&request_bytes),
+            plan_digest: identity::plan_digest(&plan_bytes),
+            request: utf8(request_bytes)?,
+            plan: utf8(plan_bytes)?,
+        })
+    }
+
+    /// Puts an operation on record, or finds the one that is (K01, K02).
+    ///
+    /// The look-up comes before every check of the world: the same request is the same job for ever, also when its
+    /// executable has gone. Errors: `idempotency_conflict`, and those of [`Kernel::prepare`]; none leaves anything
+    /// behind.
+    pub fn admit(&self, tx: &Write<'_>, request: &OperationRequest, now: Now) -> Result<Admission> {
+        let asked = identity::request_digest(&identity::canonical(request)?);
+        match recorded(tx, &request.principal, &request.client_request_id, &asked)? {
+            Some(admission) => Ok(admission),
+            None => put(tx, &self.prepare(request, now)?, now),
+        }
+    }
+
+    /// Like [`Kernel::admit`] for what was looked at, and may be staged already: no more than the rows is left to do.
+    /// A replay answers with the attempt that is on record, which is then not the prepared one.
+    pub fn admit_prepared(&self, tx: &Write<'_>, prepared: &Prepared, now: Now) -> Result<Admission> {
+        match recorded(tx, &prepared.principal, &prepared.client_request_id, &prepared.request_digest)? {
+            Some(admission) => Ok(admission),
+            None => put(tx, prepared, now),
+        }
     }
 
     /// Builds the bundle of an admitted attempt, from the store alone, and takes its lock.
@@ -72,38 +79,16 @@ impl Kernel {
         if record.state != AttemptState::Admitted {
             return Err(Error::AlreadyLaunched { attempt: attempt.clone() });
         }
-        failpoint!("kernel.staging");
-        let bundle = self.bundle(attempt);
-        match DirBuilder::new().mode(0o700).create(bundle.dir()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(bundling(attempt, "making its directory")(error)),
-        }
-        let lock = take_lock(&bundle, attempt)?;
-        if bundle.start().exists() || bundle.result().exists() {
-            return Err(Error::AlreadyLaunched { attempt: attempt.clone() });
-        }
-        let operation = record.operation_digest();
-        let token = identity::launch_token(attempt, &operation);
-        let manifest = Manifest {
-            version: 1,
-            attempt: attempt.clone(),
-            request_digest: hex(&record.request_digest),
-            plan_digest: hex(&record.plan_digest),
-            operation_digest: hex(&operation),
-            token_digest: hex(&identity::token_digest(&token)),
-        };
-        let manifest = identity::canonical(&manifest)?;
-        let files = [
-            (bundle.request(), request.as_bytes()),
-            (bundle.plan(), plan.as_bytes()),
-            (bundle.manifest(), manifest.as_slice()),
-        ];
-        for (path, bytes) in files {
-            bundle::put(&path, bytes).map_err(bundling(attempt, "writing it"))?;
-        }
-        failpoint!("kernel.staged");
-        Ok(Staged { attempt: attempt.clone(), bundle, lock, token, stop_grace: stop_grace(&plan) })
+        let digests = (&record.request_digest, &record.plan_digest);
+        build(self.bundle(attempt), attempt, digests, (&request, &plan))
+    }
+
+    /// Builds the bundle of an operation that is about to be admitted, so that its admission and the boundary can be one
+    /// commit. Until then it is nobody's: what a crash leaves of it is removed by [`Kernel::tidy`]. Errors as for
+    /// [`Kernel::stage`].
+    pub fn stage_prepared(&self, prepared: &Prepared) -> Result<Staged> {
+        let digests = (&prepared.request_digest, &prepared.plan_digest);
+        build(self.bundle(&prepared.attempt), &prepared.attempt, digests, (&prepared.request, &prepared.plan))
     }
 
     /// Crosses the boundary: from the commit of `tx` on, a runner may exist, and no second one ever will (K01).
@@ -115,6 +100,73 @@ impl Kernel {
         failpoint!("kernel.dispatching");
         Ok(())
     }
+}
+
+/// The operation that is on record under this identity. Error: `idempotency_conflict` when it is another one.
+fn recorded(tx: &Write<'_>, principal: &str, id: &str, asked: &Sha256Digest) -> Result<Option<Admission>> {
+    match store::find(tx, principal, id)? {
+        Some((job, known, _)) if known != *asked => Err(Error::Conflict { job }),
+        Some((job, _, attempt)) => Ok(Some(Admission { job, attempt, replayed: true })),
+        None => Ok(None),
+    }
+}
+
+fn put(tx: &Write<'_>, prepared: &Prepared, now: Now) -> Result<Admission> {
+    let operation = identity::operation_digest(&prepared.request_digest, &prepared.plan_digest);
+    let new = NewOperation {
+        job: &prepared.job,
+        attempt: &prepared.attempt,
+        principal: &prepared.principal,
+        client_request_id: &prepared.client_request_id,
+        request_digest: prepared.request_digest,
+        plan_digest: prepared.plan_digest,
+        token_digest: identity::token_digest(&identity::launch_token(&prepared.attempt, &operation)),
+        request: &prepared.request,
+        plan: &prepared.plan,
+    };
+    store::put(tx, &new, now)?;
+    failpoint!("kernel.admitted");
+    Ok(Admission { job: prepared.job.clone(), attempt: prepared.attempt.clone(), replayed: false })
+}
+
+/// Writes a bundle and takes its lock.
+fn build(
+    bundle: Bundle,
+    attempt: &AttemptId,
+    (request_digest, plan_digest): (&Sha256Digest, &Sha256Digest),
+    (request, plan): (&str, &str),
+) -> Result<Staged> {
+    failpoint!("kernel.staging");
+    match DirBuilder::new().mode(0o700).create(bundle.dir()) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(bundling(attempt, "making its directory")(error)),
+    }
+    let lock = take_lock(&bundle, attempt)?;
+    if bundle.start().exists() || bundle.result().exists() {
+        return Err(Error::AlreadyLaunched { attempt: attempt.clone() });
+    }
+    let operation = identity::operation_digest(request_digest, plan_digest);
+    let token = identity::launch_token(attempt, &operation);
+    let manifest = Manifest {
+        version: 1,
+        attempt: attempt.clone(),
+        request_digest: hex(request_digest),
+        plan_digest: hex(plan_digest),
+        operation_digest: hex(&operation),
+        token_digest: hex(&identity::token_digest(&token)),
+    };
+    let manifest = identity::canonical(&manifest)?;
+    let files = [
+        (bundle.request(), request.as_bytes()),
+        (bundle.plan(), plan.as_bytes()),
+        (bundle.manifest(), manifest.as_slice()),
+    ];
+    for (path, bytes) in files {
+        bundle::put(&path, bytes).map_err(bundling(attempt, "writing it"))?;
+    }
+    failpoint!("kernel.staged");
+    Ok(Staged { attempt: attempt.clone(), bundle, lock, token, stop_grace: stop_grace(plan), waiting: None })
 }
 
 /// Takes the bundle's lock for this open file, which the runner will share. Error: `illegal_state` when a runner has it.

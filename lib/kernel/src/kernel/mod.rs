@@ -10,21 +10,22 @@ mod run;
 mod settle;
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use conduit_api::{AttemptId, JobId};
 use conduit_store::Read;
+use conduit_store::digest::Sha256Digest;
 use rustix::process::Rlimit;
 
 use crate::attempt::store::{self, Record};
 use crate::attempt::{AttemptState, Evidence, Reason, Terminal};
 use crate::bundle::{Bundle, OutputFact};
 use crate::error::{Error, Result};
-use crate::executable::{Executable, Executables};
+use crate::executable::Executables;
 use crate::identity::{BaseEnvironment, Plan};
 use crate::launcher::process::ProcessLauncher;
-use crate::launcher::{Launched, Launcher};
+use crate::launcher::{Launched, Launcher, Waiting};
 use crate::limits::STOP_GRACE_MS_DEFAULT;
 use crate::proc::Survivors;
 
@@ -48,6 +49,22 @@ pub struct Kernel {
     launcher: Box<dyn Launcher>,
 }
 
+/// An operation that was looked at, and that is not on record yet: nothing of it has happened.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The attempt that it will have.
+    pub attempt: AttemptId,
+    /// When its process is stopped, in microseconds since boot: one instant for the process and for what it may do (T03).
+    pub deadline_boot_us: i64,
+    pub(crate) job: JobId,
+    pub(crate) principal: String,
+    pub(crate) client_request_id: String,
+    pub(crate) request_digest: Sha256Digest,
+    pub(crate) plan_digest: Sha256Digest,
+    pub(crate) request: String,
+    pub(crate) plan: String,
+}
+
 /// The operation is on record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
@@ -57,7 +74,8 @@ pub struct Admission {
     pub replayed: bool,
 }
 
-/// A complete bundle, locked: no runner has it, and no other can.
+/// A complete bundle, locked: no other than the one that waits here, if one does, can ever have it. Dropped, that
+/// one ends without having done anything.
 #[derive(Debug)]
 pub struct Staged {
     pub attempt: AttemptId,
@@ -65,6 +83,7 @@ pub struct Staged {
     pub(crate) lock: File,
     pub(crate) token: String,
     pub(crate) stop_grace: Duration,
+    pub(crate) waiting: Option<Waiting>,
 }
 
 /// What became of an attempt while no daemon watched it.
@@ -125,12 +144,6 @@ impl Kernel {
         let runner = executables.identify(&settings.runner)?;
         let launcher = Box::new(ProcessLauncher::new(runner.canonical, settings.files));
         Ok(Self { settings, executables, launcher })
-    }
-
-    /// Resolves and hashes an executable, and remembers it, so that a later [`Kernel::admit`] does not hash inside
-    /// its transaction. Error: `executable_unavailable`.
-    pub fn identify(&self, path: &Path) -> Result<Executable> {
-        self.executables.identify(path)
     }
 
     /// Attempts that have not ended, by ID, at most `max` after `after`: what a restarted daemon asks [`Kernel::adopt`] about.

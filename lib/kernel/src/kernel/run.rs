@@ -15,7 +15,18 @@ use crate::launcher::{Launched, Unit};
 use crate::proc;
 
 impl Kernel {
-    /// Starts the runner. To be called once the dispatch is committed, and only then.
+    /// Starts the runner of a staged bundle, which does nothing before it has its token, and ends when it can get none
+    /// any more. May be done before the boundary, so that the commit and the start of a process take the same time.
+    ///
+    /// Error: `internal`; nothing has started then.
+    pub fn start(&self, staged: &mut Staged) -> Result<()> {
+        if staged.waiting.is_none() {
+            staged.waiting = Some(self.launcher.start(staged)?);
+        }
+        Ok(())
+    }
+
+    /// Launches: the runner gets its token. To be called once the dispatch is committed, and only then.
     ///
     /// Error: `internal`, which is no proof that nothing started: [`Kernel::adopt`] says what is.
     pub fn launch(&self, staged: Staged) -> Result<Launched> {
@@ -38,6 +49,22 @@ impl Kernel {
         }
         let reason = if launched.is_adopted() { Reason::Adopted } else { Reason::Launched };
         store::transition(tx, record, Event::Started { unit: unit.clone() }, reason, &[], now)?;
+        Ok(())
+    }
+
+    /// Puts on record that this process will never launch an attempt that it staged, as far as there is anything on
+    /// record. Doing so twice is doing so once.
+    pub fn abandon(&self, tx: &Write<'_>, attempt: &AttemptId, now: Now) -> Result<()> {
+        if !store::is_unresolved(tx, attempt)? {
+            return Ok(());
+        }
+        if self.record_stop(tx, attempt, StopReason::Cancel, now)? == Stopping::Withdrawn {
+            return Ok(());
+        }
+        // Behind the boundary, and nobody but this process could have launched it.
+        let record = store::load(tx, attempt)?;
+        let terminal = StopReason::Cancel.terminal();
+        store::transition(tx, record, Event::Ended { terminal }, Reason::StoppedWithoutResult, &[], now)?;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Launchers start a runner on a staged bundle, and say whether it lives. For now there is one: `process`.
 
 pub mod process;
+mod waiting;
 mod watch;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::kernel::Staged;
 
+pub use waiting::Waiting;
 pub use watch::Launched;
 
 /// A runner, by what no later process shares: pid, start time, boot.
@@ -22,6 +24,10 @@ pub struct Unit {
 
 /// How runners are started. A failed launch is no proof that nothing started.
 pub trait Launcher: std::fmt::Debug {
-    /// Starts the runner on a bundle whose dispatch is committed, and lets go of the bundle's lock.
+    /// Starts a runner on a staged bundle. Without its token it does nothing; a failure leaves nothing.
+    fn start(&self, staged: &Staged) -> Result<Waiting>;
+
+    /// Gives the token to the runner of a bundle whose dispatch is committed, which is started now unless it waits already,
+    /// and lets go of the bundle's lock.
     fn launch(&self, staged: Staged) -> Result<Launched>;
 }

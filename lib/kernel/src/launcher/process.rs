@@ -2,10 +2,10 @@
 //!
 //! It gets the launch token on standard input and the bundle's lock as standard output. The lock belongs to the open
 //! file that both share, so it is held without a gap from before the boundary until the runner ends, also when this
-//! process dies right after the fork. It is in a process group of its own, so that a terminal's interrupt does not
+//! process dies right after the fork. It may be started before the boundary: the token is what it waits for, and when
+//! this process dies or gives up before that, its standard input ends and so does the runner. It is in a process group of its own, so that a terminal's interrupt does not
 //! reach it, and inherits no variable and no other descriptor.
 
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, prlimit};
 
 use crate::error::{Error, Result};
 use crate::kernel::Staged;
-use crate::launcher::{Launched, Launcher, Unit};
+use crate::launcher::{Launched, Launcher, Unit, Waiting};
 use crate::proc;
 
 /// Starts runners as child processes.
@@ -33,11 +33,12 @@ impl ProcessLauncher {
 }
 
 impl Launcher for ProcessLauncher {
-    fn launch(&self, staged: Staged) -> Result<Launched> {
-        let Staged { attempt, bundle, lock, token, stop_grace } = staged;
-        let failed = |source: std::io::Error| Error::Launch { attempt: attempt.clone(), source };
-        let mut child = Command::new(&self.runner)
-            .arg(bundle.dir())
+    fn start(&self, staged: &Staged) -> Result<Waiting> {
+        let failed = |source: std::io::Error| Error::Process { doing: "starting a runner", source };
+        // The same open file, and so the same lock, which the runner then holds as well.
+        let lock = staged.lock.try_clone().map_err(failed)?;
+        let child = Command::new(&self.runner)
+            .arg(staged.bundle.dir())
             .env_clear()
             .current_dir("/")
             .process_group(0)
@@ -47,26 +48,35 @@ impl Launcher for ProcessLauncher {
             .spawn()
             .map_err(failed)?;
         failpoint!("kernel.spawned");
+        let attempt = &staged.attempt;
         // Before it has its token: it starts nothing until then.
         if let Some(limit) = self.files
             && let Err(error) = pid_of(child.id()).and_then(|pid| Ok(prlimit(Some(pid), Resource::Nofile, limit)?))
         {
             tracing::warn!(%attempt, %error, "the runner keeps a raised limit of open files");
         }
-        if let Some(mut stdin) = child.stdin.take()
-            && let Err(error) = stdin.write_all(token.as_bytes())
-        {
-            // It has ended already; its exit is noticed as any other.
+        let identity = identify(child.id());
+        Ok(Waiting::new(child, identity))
+    }
+
+    fn launch(&self, mut staged: Staged) -> Result<Launched> {
+        let waiting = match staged.waiting.take() {
+            Some(waiting) => waiting,
+            None => self.start(&staged)?,
+        };
+        let Staged { attempt, bundle, token, stop_grace, .. } = staged;
+        let failed = |source: std::io::Error| Error::Launch { attempt: attempt.clone(), source };
+        let told = waiting.tell(&token).ok_or_else(|| failed(std::io::Error::other("it was launched before")))?;
+        if let Err(error) = told.taken {
             tracing::warn!(%attempt, %error, "the runner did not take its token");
         }
-        let identified = identify(child.id());
         failpoint!("kernel.launched");
-        match identified {
-            Ok((unit, pidfd)) => Ok(Launched::child(attempt, bundle, stop_grace, (unit, pidfd, child))),
+        match told.identity {
+            Ok((unit, pidfd)) => Ok(Launched::child(attempt, bundle, stop_grace, (unit, pidfd, told.child))),
             Err(error) => {
                 // It runs: it is watched by what is left, and says itself who it is.
                 tracing::warn!(%attempt, %error, "no handle on the runner could be opened");
-                Launched::by_wait(attempt.clone(), bundle, stop_grace, child).map_err(failed)
+                Launched::by_wait(attempt.clone(), bundle, stop_grace, told.child).map_err(failed)
             }
         }
     }

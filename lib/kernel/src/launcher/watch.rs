@@ -142,7 +142,7 @@ impl Launched {
 }
 
 /// Runs `wait` in a thread, which ends with the runner or with this process; the value turns when it is over.
-fn in_a_thread(name: &str, wait: impl FnOnce() + Send + 'static) -> std::io::Result<watch::Receiver<bool>> {
+pub(super) fn in_a_thread(name: &str, wait: impl FnOnce() + Send + 'static) -> std::io::Result<watch::Receiver<bool>> {
     let (over, ended) = watch::channel(false);
     std::thread::Builder::new().name(name.into()).stack_size(64 << 10).spawn(move || {
         wait();

@@ -28,16 +28,12 @@ pub(super) fn is_alone(bundle: &Bundle) -> Result<bool> {
     }
 }
 
-/// The job of `bundle`; `None` when its files are not those that were admitted. The launch token derives from the
-/// attempt and from the digests of request and plan, so it proves them all.
+/// The job of `bundle`, once this runner has its launch token; `None` when its files are not those that were admitted. The
+/// token derives from the attempt and from the digests of request and plan, so it proves them all.
+///
+/// The token is the launch: it is given when the boundary is crossed, and the runner may have been started before that.
+/// Everything up to here only looks.
 pub(super) fn verify(bundle: &Bundle) -> Result<Option<Job>> {
-    let started_at_us = Clock.now().wall.0;
-    let mut token = String::new();
-    match std::io::stdin().lock().take(1024).read_to_string(&mut token) {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::InvalidData => return Ok(None),
-        Err(error) => return Err(error),
-    }
     let manifest: Manifest = match bundle::read(&bundle.manifest()) {
         Ok(Some(manifest)) => manifest,
         Ok(None) => return Ok(None),
@@ -50,6 +46,9 @@ pub(super) fn verify(bundle: &Bundle) -> Result<Option<Job>> {
     };
     let (request_digest, plan_digest) = (identity::request_digest(&request), identity::plan_digest(&plan));
     let operation = identity::operation_digest(&request_digest, &plan_digest);
+    let Ok(plan) = json::read::<Plan>(&plan, BUNDLE_FILE_BYTES_MAX) else { return Ok(None) };
+    let Some(token) = launch_token()? else { return Ok(None) };
+    let started_at_us = Clock.now().wall.0;
     let claimed = Manifest {
         version: 1,
         attempt: manifest.attempt.clone(),
@@ -62,9 +61,19 @@ pub(super) fn verify(bundle: &Bundle) -> Result<Option<Job>> {
     if !named || claimed != manifest || token != identity::launch_token(&manifest.attempt, &operation) {
         return Ok(None);
     }
-    let Ok(plan) = json::read::<Plan>(&plan, BUNDLE_FILE_BYTES_MAX) else { return Ok(None) };
     let operation_digest = manifest.operation_digest;
     Ok(Some(Job { bundle: bundle.clone(), attempt: manifest.attempt, operation_digest, plan, started_at_us }))
+}
+
+/// Waits for the launch token; `None` when what came is no text. Nothing comes, not even a byte, when the launcher ended
+/// or gave up before the boundary.
+fn launch_token() -> Result<Option<String>> {
+    let mut token = String::new();
+    match std::io::stdin().lock().take(1024).read_to_string(&mut token) {
+        Ok(_) => Ok(Some(token)),
+        Err(error) if error.kind() == ErrorKind::InvalidData => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Looks at the world a last time before the spawn: the directory is there, and the executable has the bytes that

@@ -1,6 +1,6 @@
 //! The runner: supervises one attempt, and says last, and durably, how it ended.
 //!
-//! It refuses a bundle that is not the one that was admitted, or that another runner has or had (K01); says who it is
+//! It may be started before its launch, and then waits for its launch token, having only looked. It refuses a bundle that is not the one that was admitted, or that another runner has or had (K01); says who it is
 //! before it spawns; gives the process a session and a cleared environment; keeps the first bytes of its output,
 //! counts the rest and always drains it; stops the whole tree at the deadline or on SIGTERM; and writes a result only
 //! when the kernel says that no descendant is left. It waits in one `poll`, for signals, output and the next deadline.
@@ -96,6 +96,8 @@ fn run(bundle: &Bundle) -> std::io::Result<Exit> {
     say_who(&job)?;
     let ended = if bundle.stop().exists() {
         not_started(Cause::Stopped, Code::OperatorCancelled, "it was stopped before it started")
+    } else if Clock.now().boot_us >= job.plan.deadline_boot_us(Clock.now()) {
+        not_started(Cause::TimedOut, Code::DeadlineExceeded, "its deadline had passed before it started")
     } else {
         match admit::ready(&job.plan) {
             Ok(()) => supervise::supervise(&job, &signals)?,

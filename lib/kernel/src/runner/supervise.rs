@@ -99,7 +99,7 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
             return Ok(not_started(Cause::Ended, Code::ExecutableUnavailable, &message));
         }
     };
-    let deadline = Clock.now().boot_us.saturating_add(micros(Duration::from_millis(plan.timeout_ms)));
+    let deadline = plan.deadline_boot_us(Clock.now());
     let main = child.id();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     if let Err(error) = say_what(job, main) {
