@@ -13,7 +13,9 @@
 //!
 //! The counters only ever spare syncs, and what is wrong in them must not spare one too many. So a ticket is above all
 //! three: a page that is older than the store, or of before a power cut, or was killed over, means more syncs, not fewer.
-//! The page is never synced itself: after a power cut, what the log has is on the disk by definition.
+//! The page is never synced itself: after a power cut, what the log has is on the disk by definition. Whoever removes its
+//! file under running processes parts those that have it from those that come: what is acknowledged stays so, but one may
+//! be shown what another has not synced yet.
 //!
 //! What SQLite does by itself agrees: it syncs the log before it copies it into the database, and the database before the log
 //! is begun anew; and the order of the log makes every earlier commit durable with a later one.
@@ -28,8 +30,9 @@ use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::Connection;
+use rusqlite::wal::CheckpointMode;
 
-use crate::error::{Error, Result, doing_at};
+use crate::error::{Error, Result, doing, doing_at};
 use crate::state::StateDir;
 use crate::unsafe_page::{BYTES, Page};
 
@@ -111,9 +114,20 @@ impl Journal {
         self.sync()
     }
 
-    /// Forgets failed syncs. Only who has the store alone, and all of its log in a synced database, may say so.
-    pub fn recovered(&self) {
+    /// Goes on after a failed sync, for one who has the store alone: all that the log has by its checksums is copied into the
+    /// database, which is synced, and the log is begun anew.
+    pub fn recover(&self, conn: &Connection) -> Result<()> {
+        self.sync_name().map_err(|error| self.unavailable(error))?;
+        conn.wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE)
+            .map_err(doing("copying the log after a failure"))?;
         self.page.failed.store(0, SeqCst);
+        Ok(())
+    }
+
+    /// Whether the log may be copied into the database when the last connection closes: not what the disk may have
+    /// failed to keep, and nothing from a log whose name a power cut could still give back to an older one.
+    pub fn may_be_copied(&self) -> bool {
+        self.check().is_ok() && self.sync_name().is_ok()
     }
 
     /// Says that the disk failed to keep something: nobody goes on.
@@ -158,4 +172,87 @@ fn share(path: &Path) -> io::Result<Page> {
         io::Write::write_all(&mut *file, &[0; BYTES])?;
     }
     Page::map(&file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+
+    /// A journal beside an open store, whose page holds what is given.
+    fn journal(base: &tempfile::TempDir, begun: u64, written: u64, synced: u64) -> (Store, Journal) {
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let store = Store::open(&state).unwrap();
+        let conn = Connection::open(state.store_file()).unwrap();
+        conn.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap();
+        let journal = Journal::open(&state, &conn).unwrap();
+        journal.page.begun.store(begun, SeqCst);
+        journal.page.written.store(written, SeqCst);
+        journal.page.synced.store(synced, SeqCst);
+        (store, journal)
+    }
+
+    /// Something that cannot be synced in place of the log.
+    fn unsyncable() -> File {
+        File::from(nix::unistd::pipe().unwrap().0)
+    }
+
+    #[test]
+    fn whatever_the_page_held_a_new_commit_is_not_taken_for_synced() {
+        let base = tempfile::tempdir().unwrap();
+        let last = u64::MAX;
+        for (begun, written, synced) in
+            [(0, 0, 0), (5, 5, 5), (5, 4, 3), (1, 2, 9), (1, 9, 2), (last, 0, 0), (0, 0, last)]
+        {
+            let (_store, journal) = journal(&base, begun, written, synced);
+            let ticket = journal.ticket();
+            assert!(journal.newest() >= ticket && !journal.is_synced(ticket), "{begun} {written} {synced}");
+            journal.settle(ticket).unwrap();
+            assert!(!journal.is_synced(ticket), "its commit may come after that sync");
+            journal.written(ticket);
+            journal.settle(ticket).unwrap();
+            assert!(journal.is_synced(ticket) || ticket.0 == last);
+        }
+    }
+
+    #[test]
+    fn a_commit_that_anothers_sync_covered_is_not_synced_again() {
+        let base = tempfile::tempdir().unwrap();
+        let (_store, mut journal) = journal(&base, 0, 0, 0);
+        let (first, second, unused) = (journal.ticket(), journal.ticket(), journal.ticket());
+        journal.written(first);
+        journal.written(second);
+        journal.settle(second).unwrap();
+        journal.log = unsyncable();
+        journal.settle(first).unwrap();
+        journal.settle_unused(unused).unwrap();
+        assert_eq!(journal.settle(journal.ticket()).unwrap_err().code().as_str(), "state_unavailable");
+        assert!(journal.check().is_err());
+    }
+
+    #[test]
+    fn a_process_killed_at_its_commit_leaves_more_syncs_and_no_fewer() {
+        let base = tempfile::tempdir().unwrap();
+        let (_store, mut journal) = journal(&base, 0, 0, 0);
+        let killed = journal.ticket();
+        journal.settle(journal.newest()).unwrap();
+        assert!(!journal.is_synced(killed), "it may have come to commit, so each look syncs");
+        let next = journal.ticket();
+        journal.written(next);
+        journal.settle(next).unwrap();
+        journal.log = unsyncable();
+        journal.settle(journal.newest()).unwrap();
+    }
+
+    #[test]
+    fn a_page_that_was_cut_short_is_filled_and_what_is_no_file_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        std::fs::write(state.sync_file(), "x").unwrap();
+        drop(Store::open(&state).unwrap());
+        assert_eq!(state.sync_file().metadata().unwrap().len(), BYTES as u64);
+        std::fs::remove_file(state.sync_file()).unwrap();
+        std::fs::create_dir(state.sync_file()).unwrap();
+        assert_eq!(Store::open(&state).unwrap_err().code().as_str(), "state_unavailable");
+    }
 }

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::ops::Deref;
 
 use rusqlite::config::DbConfig;
-use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, Params, Row};
 
 use crate::checkpoint::{self, Length};
@@ -37,7 +36,7 @@ impl Store {
     pub fn open(state: &StateDir) -> Result<Self> {
         clock::boot_is_named()?;
         let lock = StateLock::shared(state)?;
-        let mut conn = open::open(&state.store_file(), "FULL")?;
+        let mut conn = connect(state)?;
         // Nobody can depend on a schema that is not there yet, so an empty store needs no exclusion.
         if migrate::version(&conn, migrate::STORE)? == 0 {
             migrate::create(&mut conn, migrate::STORE)?;
@@ -48,20 +47,19 @@ impl Store {
         }
         drop(store);
         let alone = StateLock::exclusive(state)?;
-        let mut conn = open::open(&state.store_file(), "FULL")?;
-        // Alone, so SQLite has just been through the log by its checksums; migrations would build on it.
+        let mut conn = connect(state)?;
+        // Nobody else is there, so with its first look SQLite goes through the log by its checksums.
         let version = migrate::version(&conn, migrate::STORE)?;
         let journal = Journal::open(state, &conn)?;
         if journal.check().is_err() {
-            conn.wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE).map_err(doing("reading the log again"))?;
-            journal.recovered();
+            journal.recover(&conn)?;
         }
         if version < migrate::STORE.len() {
             migrate::migrate(&mut conn, migrate::STORE)?;
         }
         drop((journal, conn, alone));
         let lock = StateLock::shared(state)?;
-        let conn = open::open(&state.store_file(), "FULL")?;
+        let conn = connect(state)?;
         migrate::version(&conn, migrate::STORE)?;
         Self::on(state, conn, lock)
     }
@@ -155,13 +153,20 @@ impl Store {
 }
 
 impl Drop for Store {
+    /// The last connection to close copies the log into the database and removes it, if it may.
     fn drop(&mut self) {
-        if self.journal.check().is_err() {
-            // The last to close would copy the log as it stands in memory, which the disk may not have: it is left to be
-            // read again. Where that cannot be said to SQLite, the copy is no worse than the log.
-            let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        if self.journal.may_be_copied() {
+            // Where that cannot be said to SQLite, the log stays for the next to open.
+            let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
         }
     }
+}
+
+/// A connection that syncs every commit, and leaves the log as it is when it closes.
+fn connect(state: &StateDir) -> Result<Connection> {
+    let conn = open::open(&state.store_file(), "FULL")?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(doing("setting up the store"))?;
+    Ok(conn)
 }
 
 const BEGIN_READ: &str = "BEGIN DEFERRED";
@@ -388,6 +393,52 @@ mod tests {
     }
 
     #[test]
+    fn a_writer_waits_for_another_connection_and_for_a_stranger() {
+        let base = tempfile::tempdir().unwrap();
+        let (mut first, mut second) = (store(&base), store(&base));
+        let mut stranger = Connection::open(base.path().join("s/store.db")).unwrap();
+        const PUT: &str = "INSERT INTO generation (number, config_hash, snapshot, published_at_us, published_by) VALUES (:n, 'h', '{}', 0, 'test')";
+        let put = |tx: &Write<'_>, n: i64| tx.execute("testing", PUT, named_params! { ":n": n });
+        let (asking, asked) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let held = stranger.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+            scope.spawn(|| {
+                asking.send(()).unwrap();
+                second.write(|tx| put(tx, 2)).unwrap();
+            });
+            asked.recv().unwrap();
+            held.commit().unwrap();
+        });
+        std::thread::scope(|scope| {
+            let written: Result<()> = first.write(|tx| {
+                scope.spawn(|| {
+                    asking.send(()).unwrap();
+                    second.write(|tx| put(tx, 4)).unwrap();
+                });
+                asked.recv().unwrap();
+                put(tx, 3).map(drop)
+            });
+            written.unwrap();
+        });
+        let count = "SELECT count(*) FROM generation";
+        assert_eq!(first.read(|r| r.one("testing", count, [], |row| row.get::<_, i64>(0))).unwrap(), 3);
+    }
+
+    #[test]
+    fn the_log_is_begun_anew_however_much_is_written() {
+        let base = tempfile::tempdir().unwrap();
+        let mut store = store(&base);
+        let table = "CREATE TABLE big (bytes BLOB) STRICT";
+        store.write(|tx| tx.execute("testing", table, [])).unwrap();
+        let put = "INSERT INTO big VALUES (zeroblob(1000000))";
+        for _ in 0..40 {
+            store.write(|tx| tx.execute("testing", put, [])).unwrap();
+        }
+        let log = base.path().join("s/store.db-wal").metadata().unwrap().len();
+        assert!(log < 24 << 20, "{log}");
+    }
+
+    #[test]
     fn a_newer_store_is_refused_untouched() {
         let base = tempfile::tempdir().unwrap();
         drop(store(&base));
@@ -426,7 +477,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
         let _open = store(&base);
-        for name in ["store.db", "store.db-wal", "store.db-shm"] {
+        for name in ["store.db", "store.db-wal", "store.db-shm", "store.sync"] {
             let mode = std::fs::metadata(base.path().join("s").join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o077, 0, "{name}");
         }
