@@ -3,6 +3,8 @@
 //! [`Object::read`] checks one JSON object against its table and notes every fault. What it hands out afterwards is
 //! sound or a stand-in: a configuration with any fault is refused as a whole, so a stand-in is never used.
 
+use std::collections::HashSet;
+
 use conduit_api::id::is_name;
 use conduit_api::limits::NAME_BYTES_MAX;
 use serde_json::{Map, Value};
@@ -49,6 +51,8 @@ pub enum Text {
     Family,
     /// Two or more names joined by dots, or `family.*`.
     Pattern,
+    /// `Dotted`, or `@` and a toolset, or either after `!`.
+    Grant,
     /// Any text of 1 to this many bytes.
     Free(usize),
     /// One of these.
@@ -71,6 +75,7 @@ pub enum Presence {
 
 const NAME_REMEDY: &str = "use a lower-case letter, then at most 63 lower-case letters, digits, - or _";
 const DOTTED_REMEDY: &str = "use names joined by dots, as in demo.survey";
+const GRANT_REMEDY: &str = "use an operation as in emit, a toolset as in @demo.author, or either denied as in !emit";
 const CORE_REMEDY: &str = "choose another family; core belongs to the host";
 
 impl Text {
@@ -82,6 +87,8 @@ impl Text {
             Self::Name => invalid(NAME_REMEDY),
             Self::Dotted if is_dotted(text) => None,
             Self::Dotted => invalid(DOTTED_REMEDY),
+            Self::Grant if is_grant(text) => None,
+            Self::Grant => invalid(GRANT_REMEDY),
             Self::Family if !is_dotted(text) => invalid(DOTTED_REMEDY),
             Self::Family if conduit_api::id::in_family(text, "core") => {
                 Some((Rule::ReservedName, CORE_REMEDY.to_owned()))
@@ -102,6 +109,15 @@ impl Text {
 /// Whether `text` is one name, or several joined by dots.
 fn is_dotted(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX && text.split('.').all(is_name)
+}
+
+/// Whether `text` is an entry of a list of grants: an operation, or `@` and a toolset, either denied by a `!` before it.
+fn is_grant(text: &str) -> bool {
+    let name = text.strip_prefix('!').unwrap_or(text);
+    match name.strip_prefix('@') {
+        Some(toolset) => is_dotted(toolset) && toolset.contains('.'),
+        None => is_dotted(name),
+    }
 }
 
 /// Whether `text` is a JSON pointer (RFC 6901) to something inside a document.
@@ -203,10 +219,11 @@ impl<'v> Object<'v> {
         };
         let Kind::Texts { text: rule, .. } = field.kind else { return Texts::default() };
         let mut texts = Texts { entries: Vec::new(), whole: true };
+        let mut known = HashSet::new();
         for (index, item) in value.as_array().into_iter().flatten().enumerate() {
             let pointer = format!("{}/{index}", self.at(name));
             match text(item, &pointer, rule, faults) {
-                Some(entry) if texts.entries.iter().any(|(_, known)| known == entry) => {
+                Some(entry) if !known.insert(entry) => {
                     faults.add(Rule::DuplicateEntry, pointer, "keep one of the entries of this name");
                 }
                 Some(entry) => texts.entries.push((pointer, entry.to_owned())),

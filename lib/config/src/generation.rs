@@ -6,10 +6,12 @@
 use conduit_api::ScopeId;
 use conduit_store::{Now, Read, StateDir, Write, column_id, digest, named_params};
 
+use crate::catalogue::Catalogue;
 use crate::error::{Error, Result};
 use crate::model::Config;
 use crate::parse::{self, Checked};
-use crate::snapshot::{Snapshot, redacted};
+use crate::recorded;
+use crate::snapshot::Snapshot;
 
 const ACTIVE_NUMBER: &str = "SELECT number FROM generation ORDER BY number DESC LIMIT 1";
 const HASH: &str = "SELECT config_hash FROM generation WHERE number = :number";
@@ -32,17 +34,19 @@ pub(crate) fn active_number(read: &Read<'_>) -> conduit_store::Result<Option<i64
     read.optional("reading the active generation", ACTIVE_NUMBER, [], |row| row.get(0))
 }
 
-/// Loads generation `number`. Error: as for [`committed`].
-pub(crate) fn load(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Snapshot> {
-    Ok(Snapshot::new(number, committed(read, state, number)?))
+/// Loads generation `number`, with the playbooks that were recorded for its bindings. Error: as for [`committed`].
+pub(crate) fn load(read: &Read<'_>, state: &StateDir, number: i64, catalogue: &Catalogue) -> Result<Snapshot> {
+    let mut checked = committed(read, state, number, catalogue)?;
+    recorded::apply(&mut checked.config, recorded::read(read, number)?);
+    Ok(Snapshot::new(number, checked))
 }
 
-/// Reads generation `number`: its bytes, verified against its hash, parsed without asking a registry.
+/// Reads generation `number`: its bytes, verified against its hash, its lists resolved against `catalogue`; no executor is asked.
 ///
 /// Errors: `state_unavailable` when there is no such generation, or its bytes are missing or altered; `internal` when
 /// they cannot be read at this moment.
-pub(crate) fn committed(read: &Read<'_>, state: &StateDir, number: i64) -> Result<Checked> {
-    parse::trusted(&bytes(read, state, number)?)
+pub(crate) fn committed(read: &Read<'_>, state: &StateDir, number: i64, catalogue: &Catalogue) -> Result<Checked> {
+    parse::trusted(&bytes(read, state, number)?, catalogue)
         .map_err(|faults| Error::GenerationDamaged { generation: number, why: Error::Invalid(faults).to_string() })
 }
 
@@ -86,7 +90,7 @@ pub(crate) fn publish(tx: &Write<'_>, publication: &Publication<'_>) -> Result<i
     }
     refuse_scope_in_use(tx, &candidate.config)?;
     let number = current.unwrap_or_default() + 1;
-    let snapshot = redacted(&candidate.config).to_string();
+    let snapshot = recorded::snapshot(&candidate.config)?;
     tx.execute(
         "publishing a generation",
         INSERT,

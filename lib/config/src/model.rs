@@ -1,17 +1,36 @@
 //! A configuration, typed and with its defaults applied. Only `parse` makes one, so that every value here keeps the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use conduit_api::ScopeId;
 use conduit_api::id::in_family;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use crate::grant::GrantList;
+use crate::playbook::Playbook;
+
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     pub limits: Limits,
+    /// What is said about extensions, by name.
+    pub extensions: BTreeMap<String, Extension>,
     pub scopes: BTreeMap<ScopeId, Scope>,
+    /// The extensions that are active in this generation, of those that this release has.
+    #[serde(skip)]
+    pub active: BTreeSet<Arc<str>>,
+}
+
+/// What a configuration says about one extension.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Extension {
+    /// Whether its operations are registered in this generation.
+    pub enabled: bool,
+    /// Understood by the extension alone.
+    pub config: Value,
 }
 
 /// Bounds over all scopes.
@@ -33,7 +52,7 @@ pub struct Scope {
     /// Most executions of this scope that run at once.
     pub concurrency: u32,
     /// The operations that a binding here may be granted.
-    pub operations: BTreeSet<String>,
+    pub operations: GrantList,
     /// The event families that may be emitted here, by bindings and by operators.
     pub events: BTreeSet<String>,
     pub bindings: BTreeMap<String, Binding>,
@@ -47,7 +66,8 @@ pub struct Binding {
     pub executor: String,
     /// Understood by the executor alone.
     pub config: Value,
-    pub operations: BTreeSet<String>,
+    /// The operations that its process may call, already narrowed to the scope's.
+    pub operations: GrantList,
     /// The event families that its process may emit.
     pub events: BTreeSet<String>,
     /// The bindings of this scope that its process may create Work for.
@@ -55,6 +75,9 @@ pub struct Binding {
     /// Longest run of one segment, in seconds.
     pub deadline_s: u64,
     pub retry: Retry,
+    /// What its executor starts turns on, as it was when the generation was validated (S05).
+    #[serde(skip)]
+    pub playbook: Option<Rc<Playbook>>,
 }
 
 /// What a failed attempt costs, and how long the next one waits.

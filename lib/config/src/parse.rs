@@ -1,17 +1,22 @@
 //! The tables of version 1, and the rules that hold between fields.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
 
+use conduit_api::ScopeId;
 use conduit_api::error::Diagnostic;
-use conduit_api::id::{ScopeId, in_family};
 use conduit_api::limits::{KEY_BYTES_MAX, NAME_BYTES_MAX};
 use conduit_store::digest;
 use serde_json::Value;
 
+use crate::catalogue::Catalogue;
 use crate::document;
 use crate::fields::{Field, Kind, Object, Presence, Text, Texts};
-use crate::model::{Binding, Config, Effect, Limits, Match, Pattern, Retry, Route, Scope};
-use crate::registry::Registry;
+use crate::grant::{self, GrantList, Resolution};
+use crate::model::{Binding, Config, Effect, Extension, Limits, Match, Pattern, Retry, Route, Scope};
+use crate::playbook::Playbook;
+use crate::registry::{Named, Registry};
 use crate::rule::{Faults, Rule, below};
 
 const DAY_S: u64 = 86_400;
@@ -28,11 +33,17 @@ const fn texts(text: Text) -> Kind {
 }
 
 #[rustfmt::skip]
-static CONFIG: [Field; 3] = [
+static CONFIG: [Field; 4] = [
     //    name               what it holds                                  when absent
     field("version",         count(0, u64::MAX),                            Presence::Required),
     field("limits",          Kind::Object,                                  Presence::Empty),
+    field("extensions",      Kind::Named { max: 256 },                      Presence::Empty),
     field("scopes",          Kind::Named { max: 1024 },                     Presence::Required),
+];
+#[rustfmt::skip]
+static EXTENSION: [Field; 2] = [
+    field("enabled",         Kind::Switch,                                  Presence::On),
+    field("config",          Kind::Object,                                  Presence::Empty),
 ];
 #[rustfmt::skip]
 static LIMITS: [Field; 3] = [
@@ -44,7 +55,7 @@ static LIMITS: [Field; 3] = [
 static SCOPE: [Field; 6] = [
     field("enabled",         Kind::Switch,                                  Presence::On),
     field("concurrency",     count(1, 1024),                                Presence::Number(4)),
-    field("operations",      texts(Text::Dotted),                           Presence::Empty),
+    field("operations",      texts(Text::Grant),                            Presence::Empty),
     field("events",          texts(Text::Family),                           Presence::Empty),
     field("bindings",        Kind::Named { max: 256 },                      Presence::Empty),
     field("routes",          Kind::Objects { max: 256 },                    Presence::Empty),
@@ -53,7 +64,7 @@ static SCOPE: [Field; 6] = [
 static BINDING: [Field; 7] = [
     field("executor",        Kind::Text(Text::Name),                        Presence::Required),
     field("config",          Kind::Object,                                  Presence::Empty),
-    field("operations",      texts(Text::Dotted),                           Presence::Empty),
+    field("operations",      texts(Text::Grant),                            Presence::Empty),
     field("events",          texts(Text::Family),                           Presence::Empty),
     field("delegates",       texts(Text::Name),                             Presence::Empty),
     field("deadline_s",      count(1, 30 * DAY_S),                          Presence::Number(3600)),
@@ -80,9 +91,10 @@ static MATCH: [Field; 4] = [
 ];
 
 /// Every table of version 1 by the path of its object; `docs/configuration.md` is checked against it.
-pub static TABLES: [(&str, &[Field]); 7] = [
+pub static TABLES: [(&str, &[Field]); 8] = [
     ("", &CONFIG),
     ("limits", &LIMITS),
+    ("extensions.*", &EXTENSION),
     ("scopes.*", &SCOPE),
     ("scopes.*.bindings.*", &BINDING),
     ("scopes.*.bindings.*.retry", &RETRY),
@@ -104,18 +116,21 @@ pub struct Checked {
 ///
 /// A fault names a pointer, a code and a remedy, never a value of the document.
 pub fn parse(bytes: &[u8], registry: &dyn Registry) -> Result<Checked, Vec<Diagnostic>> {
-    read(bytes, Some(registry))
+    read(bytes, registry.catalogue(), Some(registry))
 }
 
-/// Reads a configuration that was checked before it was committed: references to the registry are not looked at again.
-pub(crate) fn trusted(bytes: &[u8]) -> Result<Checked, Vec<Diagnostic>> {
-    read(bytes, None)
+/// Reads a configuration that was checked before it was committed. Its lists are resolved against this process's release
+/// (S02); what that does not have grants nothing and is no fault here, and no executor is asked.
+pub(crate) fn trusted(bytes: &[u8], catalogue: &Catalogue) -> Result<Checked, Vec<Diagnostic>> {
+    read(bytes, catalogue, None)
 }
 
-fn read(bytes: &[u8], registry: Option<&dyn Registry>) -> Result<Checked, Vec<Diagnostic>> {
+fn read(bytes: &[u8], catalogue: &Catalogue, registry: Option<&dyn Registry>) -> Result<Checked, Vec<Diagnostic>> {
     let mut faults = Faults::default();
     let document = document::read(bytes, &mut faults);
-    let config = document.as_ref().and_then(|document| Reader { faults: &mut faults, registry }.config(document));
+    let config = document.as_ref().and_then(|document| {
+        Reader { faults: &mut faults, catalogue, registry, active: BTreeSet::new() }.config(document)
+    });
     match (faults.sorted(), document, config) {
         (faults, Some(document), Some(config)) if faults.is_empty() => {
             let canonical = digest::canonical_json(&document);
@@ -128,15 +143,34 @@ fn read(bytes: &[u8], registry: Option<&dyn Registry>) -> Result<Checked, Vec<Di
 
 /// What a scope grants at most, for the bindings and routes in it.
 struct Ceiling<'c> {
-    operations: &'c Texts,
-    events: &'c Texts,
+    operations: &'c Resolution,
+    /// Whether nothing of the scope's list was left out for a fault: else no binding is held against it.
+    operations_whole: bool,
+    events: &'c Families<'c>,
     /// `None` when its bindings are no object: then nothing is held against them.
     bindings: Option<BTreeSet<&'c str>>,
 }
 
+/// The event families that a scope allows.
+struct Families<'c> {
+    names: BTreeSet<&'c str>,
+    whole: bool,
+}
+
+impl Families<'_> {
+    /// Whether `name` is one of them or lies below one by a dot.
+    fn hold(&self, name: &str) -> bool {
+        self.names.contains(name) || name.match_indices('.').any(|(end, _)| self.names.contains(&name[..end]))
+    }
+}
+
 struct Reader<'r> {
     faults: &'r mut Faults,
+    catalogue: &'r Catalogue,
+    /// `None` when the configuration was checked before.
     registry: Option<&'r dyn Registry>,
+    /// The extensions that are active; known before the first list of grants is read.
+    active: BTreeSet<Arc<str>>,
 }
 
 impl Reader<'_> {
@@ -162,6 +196,13 @@ impl Reader<'_> {
             causal_depth_max: limits.count_u32("causal_depth_max"),
             causal_per_minute: limits.count_u32("causal_per_minute"),
         };
+        let mut extensions = BTreeMap::new();
+        for (name, value) in object.members("extensions") {
+            if let Some(extension) = self.extension(name, value, &below(&object.at("extensions"), name)) {
+                extensions.insert(name.clone(), extension);
+            }
+        }
+        self.active = self.catalogue.active(|name| Some(extensions.get(name)?.enabled));
         let mut scopes = BTreeMap::new();
         for (id, value) in object.members("scopes") {
             let scope = self.scope(value, &below(&object.at("scopes"), id));
@@ -169,17 +210,34 @@ impl Reader<'_> {
                 scopes.insert(id, scope);
             }
         }
-        Some(Config { limits, scopes })
+        Some(Config { limits, extensions, scopes, active: std::mem::take(&mut self.active) })
+    }
+
+    fn extension(&mut self, name: &str, value: &Value, pointer: &str) -> Option<Extension> {
+        let object = self.object(value, pointer, &EXTENSION)?;
+        let config = object.get("config").cloned().unwrap_or_else(empty);
+        if let Some(registry) = self.registry {
+            if !self.catalogue.has_extension(name) {
+                self.faults.add(Rule::UnknownReference, pointer, "name an extension that this release has");
+            } else if object.readable("config", value) {
+                self.faults.extend(registry.validate_extension(name, &config, &object.at("config")));
+            }
+        }
+        Some(Extension { enabled: object.switch("enabled"), config })
     }
 
     fn scope(&mut self, value: &Value, pointer: &str) -> Option<Scope> {
         let object = self.object(value, pointer, &SCOPE)?;
         let operations = object.texts("operations", value, self.faults);
         let events = object.texts("events", value, self.faults);
-        self.known_operations(&operations);
+        let resolved = self.resolve(&operations);
+        let families =
+            Families { names: events.entries.iter().map(|(_, name)| name.as_str()).collect(), whole: events.whole };
         let ceiling = Ceiling {
-            operations: &operations,
-            events: &events,
+            operations: &resolved,
+            operations_whole: operations.whole
+                && resolved.unknown.iter().all(|at| is_plain(&operations.entries[*at].1)),
+            events: &families,
             bindings: object
                 .readable("bindings", value)
                 .then(|| object.members("bindings").map(|(name, _)| name.as_str()).collect()),
@@ -197,21 +255,29 @@ impl Reader<'_> {
         Some(Scope {
             enabled: object.switch("enabled"),
             concurrency: object.count_u32("concurrency"),
-            operations: set(&operations),
+            operations: self.list(operations, &resolved),
             events: set(&events),
             bindings,
             routes,
         })
     }
 
-    /// Notes each operation that this release does not have.
-    fn known_operations(&mut self, operations: &Texts) {
-        let Some(registry) = self.registry else { return };
-        for (pointer, name) in &operations.entries {
-            if !registry.has_operation(name) {
-                self.faults.add(Rule::UnknownReference, pointer, "name an operation that this release has");
+    /// What a list of grants comes to; notes each entry that names nothing of this release (S03).
+    fn resolve(&mut self, texts: &Texts) -> Resolution {
+        let entries = texts.entries.iter().map(|(_, entry)| entry.as_str());
+        let resolved = grant::resolve(entries, self.catalogue, &|extension| self.active.contains(extension));
+        if self.registry.is_some() {
+            for place in &resolved.unknown {
+                let remedy = "name an operation or a toolset that this release has";
+                self.faults.add(Rule::UnknownReference, &texts.entries[*place].0, remedy);
             }
         }
+        resolved
+    }
+
+    fn list(&self, texts: Texts, resolved: &Resolution) -> GrantList {
+        let written = texts.entries.into_iter().map(|(_, entry)| entry).collect();
+        GrantList::new(written, &resolved.granted, self.catalogue)
     }
 
     fn binding(&mut self, value: &Value, pointer: &str, ceiling: &Ceiling<'_>) -> Option<Binding> {
@@ -219,19 +285,23 @@ impl Reader<'_> {
         let operations = object.texts("operations", value, self.faults);
         let events = object.texts("events", value, self.faults);
         let delegates = object.texts("delegates", value, self.faults);
-        self.known_operations(&operations);
-        self.within("operations", &operations, ceiling.operations, |name, granted| name == granted);
-        self.within("events", &events, ceiling.events, in_family);
+        let resolved = self.resolve(&operations);
+        self.granted_by_scope(&operations, &resolved, ceiling);
+        self.families_of_scope(&events, ceiling.events);
         for (pointer, name) in &delegates.entries {
             self.known_binding(pointer, name, ceiling);
         }
         let executor = object.text("executor");
-        let config = object.get("config").cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+        let config = object.get("config").cloned().unwrap_or_else(empty);
+        let mut playbook = None;
         // An executor is not asked about a part that is no object: that is noted already.
         let readable = object.readable("config", value);
         if let (Some(registry), Some(name), true) = (self.registry, executor, readable) {
             match registry.validate_executor(name, &config, &object.at("config")) {
-                Some(found) => self.faults.extend(found),
+                Some(found) => {
+                    self.faults.extend(found);
+                    playbook = self.playbook(registry.named_playbook(name, &config), &object.at("config"));
+                }
                 None => {
                     let remedy = "name an executor that this release has";
                     self.faults.add(Rule::UnknownReference, object.at("executor"), remedy);
@@ -242,12 +312,24 @@ impl Reader<'_> {
         Some(Binding {
             executor: executor.unwrap_or_default().to_owned(),
             config,
-            operations: set(&operations),
+            operations: self.list(operations, &resolved.under(ceiling.operations)),
             events: set(&events),
             delegates: set(&delegates),
             deadline_s: object.count("deadline_s"),
             retry: self.retry(&retry),
+            playbook,
         })
+    }
+
+    fn playbook(&mut self, named: Named, pointer: &str) -> Option<Rc<Playbook>> {
+        match named {
+            Named::Nothing => None,
+            Named::Known(playbook) => Some(playbook),
+            Named::Unknown => {
+                self.faults.add(Rule::UnknownReference, pointer, "name a playbook that this release has");
+                None
+            }
+        }
     }
 
     fn retry(&mut self, object: &Object<'_>) -> Retry {
@@ -261,15 +343,30 @@ impl Reader<'_> {
         Retry { attempts: object.count_u32("attempts"), backoff_ms: wait, backoff_max_ms: longest.max(wait) }
     }
 
-    /// Notes each text that no text of the scope's list covers; a scope's list with faults of its own is not held against it.
-    fn within(&mut self, list: &str, texts: &Texts, ceiling: &Texts, covers: impl Fn(&str, &str) -> bool) {
-        if !ceiling.whole {
+    /// Notes each operation that the binding names and the scope does not grant; what the binding itself denies it does not
+    /// ask for. Toolsets are narrowed instead (S03).
+    fn granted_by_scope(&mut self, texts: &Texts, resolved: &Resolution, ceiling: &Ceiling<'_>) {
+        if !ceiling.operations_whole {
             return;
         }
-        for (pointer, name) in &texts.entries {
-            if !ceiling.entries.iter().any(|(_, granted)| covers(name, granted)) {
-                let remedy = format!("remove it, or add it to the scope's {list}");
-                self.faults.add(Rule::AuthorityWidening, pointer, remedy);
+        for (place, id) in &resolved.explicit {
+            if ceiling.operations.possible.contains(*id) || resolved.denied.contains(*id) {
+                continue;
+            }
+            let pointer = &texts.entries[*place].0;
+            if ceiling.operations.denied.contains(*id) {
+                self.faults.add(Rule::OperationDenied, pointer, "remove it, or the denial in the scope's operations");
+            } else {
+                self.faults.add(Rule::AuthorityWidening, pointer, "remove it, or add it to the scope's operations");
+            }
+        }
+    }
+
+    /// Notes each event family that lies in none of the scope's.
+    fn families_of_scope(&mut self, texts: &Texts, ceiling: &Families<'_>) {
+        for (pointer, name) in texts.entries.iter().filter(|_| ceiling.whole) {
+            if !ceiling.hold(name) {
+                self.faults.add(Rule::AuthorityWidening, pointer, "remove it, or add it to the scope's events");
             }
         }
     }
@@ -329,4 +426,13 @@ impl Reader<'_> {
 
 fn set(texts: &Texts) -> BTreeSet<String> {
     texts.entries.iter().map(|(_, text)| text.clone()).collect()
+}
+
+fn empty() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+/// Whether an entry of a list of grants is an operation's bare name.
+fn is_plain(entry: &str) -> bool {
+    !entry.starts_with(['!', '@'])
 }

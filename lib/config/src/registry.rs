@@ -1,56 +1,133 @@
-//! What this release has for a configuration to name: operations and executors. Passed in, so that this crate knows none.
+//! What this release has for a configuration to name: operations, toolsets, extensions, executors, playbooks. Passed in, so
+//! that this crate knows none of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use conduit_api::error::Diagnostic;
-use conduit_api::toolbelt::operation;
 use serde_json::Value;
+
+use crate::catalogue::Catalogue;
+use crate::playbook::Playbook;
 
 /// What a configuration may refer to.
 pub trait Registry {
-    /// Whether a toolbelt of this release has the operation `name`.
-    fn has_operation(&self, name: &str) -> bool;
+    /// The operations, toolsets and extensions of this release, active or not.
+    fn catalogue(&self) -> &Catalogue;
 
     /// Has the executor `name` look at its part of a binding, which stands at `pointer`; `None` when there is no such executor.
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>>;
+
+    /// Has the extension `name`, which the catalogue has, look at its own settings, which stand at `pointer`.
+    fn validate_extension(&self, name: &str, config: &Value, pointer: &str) -> Vec<Diagnostic>;
+
+    /// The playbook that a binding of `executor` with `config` starts its turns on, by the name that the executor gives (S05).
+    fn named_playbook(&self, executor: &str, config: &Value) -> Named;
+}
+
+/// What an executor says about a binding's playbook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    /// The binding has none.
+    Nothing,
+    Known(Rc<Playbook>),
+    /// It names one that this release does not have.
+    Unknown,
 }
 
 type Validate = Box<dyn Fn(&Value, &str) -> Vec<Diagnostic>>;
+type NamePlaybook = Box<dyn Fn(&Value) -> Option<String>>;
 
-/// A registry put together at start: the builtin operations, and whatever is added.
+struct RegisteredExecutor {
+    validate: Validate,
+    playbook: NamePlaybook,
+}
+
+/// A registry put together at start.
 pub struct Registered {
-    operations: BTreeSet<String>,
-    executors: BTreeMap<String, Validate>,
+    catalogue: Catalogue,
+    executors: BTreeMap<String, RegisteredExecutor>,
+    extensions: BTreeMap<String, Validate>,
+    playbooks: BTreeMap<String, Rc<Playbook>>,
 }
 
 impl Registered {
     /// The builtin operations and no executor.
     pub fn builtins() -> Self {
-        let operations = operation::BUILTINS.iter().map(|name| (*name).to_owned()).collect();
-        Self { operations, executors: BTreeMap::new() }
+        Self::of(Catalogue::builtins())
     }
 
-    /// With the executor `name`, whose `validate` reports the faults of a binding's `config`.
+    /// The names of `catalogue` and no executor.
+    pub fn of(catalogue: Catalogue) -> Self {
+        Self { catalogue, executors: BTreeMap::new(), extensions: BTreeMap::new(), playbooks: BTreeMap::new() }
+    }
+
+    /// With the executor `name`, whose `validate` reports the faults of a binding's `config`; it names no playbook.
     #[must_use]
-    pub fn executor(mut self, name: &str, validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static) -> Self {
-        self.executors.insert(name.to_owned(), Box::new(validate));
+    pub fn executor(self, name: &str, validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static) -> Self {
+        self.executor_with_playbook(name, validate, |_| None)
+    }
+
+    /// With the executor `name`, whose `playbook` names the one that a binding's `config` starts its turns on.
+    #[must_use]
+    pub fn executor_with_playbook(
+        mut self,
+        name: &str,
+        validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static,
+        playbook: impl Fn(&Value) -> Option<String> + 'static,
+    ) -> Self {
+        let executor = RegisteredExecutor { validate: Box::new(validate), playbook: Box::new(playbook) };
+        self.executors.insert(name.to_owned(), executor);
+        self
+    }
+
+    /// With a `validate` for the settings of the extension `name`; without one an extension takes no settings.
+    #[must_use]
+    pub fn extension(mut self, name: &str, validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static) -> Self {
+        self.extensions.insert(name.to_owned(), Box::new(validate));
+        self
+    }
+
+    /// With a playbook for executors to name.
+    #[must_use]
+    pub fn playbook(mut self, playbook: Playbook) -> Self {
+        self.playbooks.insert(playbook.name.clone(), Rc::new(playbook));
         self
     }
 }
 
 impl Registry for Registered {
-    fn has_operation(&self, name: &str) -> bool {
-        self.operations.contains(name)
+    fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
     }
 
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>> {
-        self.executors.get(name).map(|validate| validate(config, pointer))
+        self.executors.get(name).map(|executor| (executor.validate)(config, pointer))
+    }
+
+    fn validate_extension(&self, name: &str, config: &Value, pointer: &str) -> Vec<Diagnostic> {
+        match self.extensions.get(name) {
+            Some(validate) => validate(config, pointer),
+            None if config.as_object().is_some_and(|fields| fields.is_empty()) => Vec::new(),
+            None => vec![Diagnostic {
+                pointer: pointer.to_owned(),
+                code: crate::Rule::UnknownField.code().to_owned(),
+                remedy: "leave it empty: the extension takes no settings".into(),
+            }],
+        }
+    }
+
+    fn named_playbook(&self, executor: &str, config: &Value) -> Named {
+        let Some(name) = self.executors.get(executor).and_then(|executor| (executor.playbook)(config)) else {
+            return Named::Nothing;
+        };
+        self.playbooks.get(&name).map_or(Named::Unknown, |playbook| Named::Known(Rc::clone(playbook)))
     }
 }
 
 impl std::fmt::Debug for Registered {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let executors: Vec<&String> = self.executors.keys().collect();
-        f.debug_struct("Registered").field("operations", &self.operations).field("executors", &executors).finish()
+        f.debug_struct("Registered").field("catalogue", &self.catalogue).field("executors", &executors).finish()
     }
 }

@@ -63,10 +63,12 @@ rules! {
     // Several fields
     /// A field that the other fields leave no meaning for.
     ConflictingField = "conflicting_field";
-    /// A name that nothing has: a binding, an executor, an operation.
+    /// A name that nothing has: a binding, an executor, an operation, a toolset, an extension, a playbook.
     UnknownReference = "unknown_reference";
     /// An explicit name outside what the scope grants.
     AuthorityWidening = "authority_widening";
+    /// An explicit name that the scope denies.
+    OperationDenied = "operation_denied";
 }
 
 /// The faults found so far.

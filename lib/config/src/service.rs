@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::file::{self, ConfigFile};
 use crate::generation::{self, Publication};
 use crate::parse::{self, Checked};
+use crate::recorded;
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
 
@@ -155,7 +156,7 @@ impl ConfigService {
             }
             // Before any file is touched; asked again where it counts, in the publishing transaction.
             generation::refuse_scope_in_use(read, &candidate.config)?;
-            match generation::committed(read, &self.state, active) {
+            match generation::committed(read, &self.state, active, self.registry.catalogue()) {
                 Ok(checked) => Ok((active, Some(checked))),
                 Err(Error::GenerationDamaged { .. }) => Ok((active, None)),
                 Err(error) => Err(error),
@@ -208,7 +209,9 @@ impl ConfigService {
     /// The committed generation, if its bytes are what they were and still validate.
     fn restore(&self, store: &mut Store, number: i64) -> Result<Snapshot> {
         let bytes = store.read(|read| generation::bytes(read, &self.state, number))?;
-        Ok(Snapshot::new(number, self.validate(&bytes).map_err(Error::Invalid)?))
+        let checked = self.validate(&bytes).map_err(Error::Invalid)?;
+        recorded::renew(store, number, &checked.config)?;
+        Ok(Snapshot::new(number, checked))
     }
 
     /// Publishes the file over a committed generation that cannot be used; an error names what is wrong with both.
@@ -249,7 +252,7 @@ impl ConfigService {
     fn file_differs(&self, hash: &str) -> bool {
         let differs = match self.file.read() {
             Ok(None) => false,
-            Ok(Some(bytes)) => parse::trusted(&bytes).map_or(true, |file| file.hash != hash),
+            Ok(Some(bytes)) => parse::trusted(&bytes, self.registry.catalogue()).map_or(true, |file| file.hash != hash),
             Err(error) => {
                 tracing::warn!(%error, "the configuration file cannot be read; the committed generation stays active");
                 true

@@ -9,7 +9,7 @@ use crate::generation;
 use crate::model::{Binding, Config, Scope};
 use crate::parse::Checked;
 
-/// What stands for text that only the executor may see.
+/// What stands for text that only the executor or the extension may see.
 const REDACTED: &str = "[redacted]";
 
 /// One generation: its number, the hash of its canonical bytes, and its typed configuration.
@@ -51,6 +51,19 @@ impl Snapshot {
         self.enabled_scope(scope).is_some_and(|scope| scope.operations.contains(operation))
     }
 
+    /// Whether a call of `operation` that was refused is one that the binding's playbook relies on: then the configuration
+    /// lags what the playbook uses, and the operator has to mend it (S07). Asked of the generation that the caller is pinned
+    /// to; no executor is asked.
+    pub fn drift(&self, scope: &ScopeId, binding: &str, operation: &str) -> bool {
+        let playbook = self.binding(scope, binding).and_then(|binding| binding.playbook.as_ref());
+        playbook.is_some_and(|playbook| playbook.operations.iter().any(|used| used == operation))
+    }
+
+    /// Whether the extension is active in this generation (T18).
+    pub fn registers(&self, extension: &str) -> bool {
+        self.config.active.contains(extension)
+    }
+
     /// The ceiling for Events: whether an Event of type `kind` may be emitted in `scope` now (T07, T08).
     pub fn authorize_event(&self, scope: &ScopeId, kind: &str) -> bool {
         self.enabled_scope(scope).is_some_and(|scope| allows_event(scope.events.iter(), kind))
@@ -69,7 +82,7 @@ impl Snapshot {
         narrowed.collect()
     }
 
-    /// The normalized configuration without any text of an executor's part: what the store keeps (C02).
+    /// The normalized configuration without any text of an executor's or an extension's part: what the store keeps (C02).
     pub fn redacted(&self) -> Value {
         redacted(&self.config)
     }
@@ -83,6 +96,9 @@ fn allows_event<'f>(mut families: impl Iterator<Item = &'f String>, kind: &str) 
 /// See [`Snapshot::redacted`].
 pub(crate) fn redacted(config: &Config) -> Value {
     let mut hidden = config.clone();
+    for extension in hidden.extensions.values_mut() {
+        hide(&mut extension.config);
+    }
     for binding in hidden.scopes.values_mut().flat_map(|scope| scope.bindings.values_mut()) {
         hide(&mut binding.config);
     }
@@ -91,7 +107,7 @@ pub(crate) fn redacted(config: &Config) -> Value {
 
 /// The configuration with its defaults written out.
 pub(crate) fn normalized(config: &Config) -> Value {
-    json!({"version": 1, "limits": config.limits, "scopes": config.scopes})
+    json!({"version": 1, "limits": config.limits, "extensions": config.extensions, "scopes": config.scopes})
 }
 
 fn hide(value: &mut Value) {

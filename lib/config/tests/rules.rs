@@ -2,25 +2,39 @@
 
 use std::collections::BTreeSet;
 
+use conduit_api::Version;
 use conduit_api::error::Diagnostic;
-use conduit_config::{Registered, Rule, parse};
+use conduit_config::{Catalogue, Listing, Member, Playbook, Registered, Rule, Toolset, parse};
 use serde_json::{Value, json};
 
+/// The builtins, the executor `shell`, and an extension `lab` whose settings have one field.
 fn registry() -> Registered {
-    Registered::builtins().executor("shell", |config, pointer| match config.get("command") {
+    let fault = |pointer: String, code: &str| Diagnostic { pointer, code: code.into(), remedy: "mend it".into() };
+    let member = |operation: &str| Member::new(operation, Version::new(1, 0, 0));
+    let author = Toolset {
+        name: "lab.author".into(),
+        summary: "Writes".into(),
+        operations: vec![member("lab.read"), member("lab.write"), member("wait")],
+    };
+    let lab = Listing { extension: "lab", always: false, operations: &["lab.read", "lab.write"], toolsets: &[author] };
+    let shell = move |config: &Value, pointer: &str| match config.get("command") {
         Some(_) => Vec::new(),
-        None => vec![Diagnostic {
-            pointer: format!("{pointer}/command"),
-            code: "missing_field".into(),
-            remedy: "add the field".into(),
-        }],
-    })
+        None => vec![fault(format!("{pointer}/command"), "missing_field")],
+    };
+    Registered::of(Catalogue::new(&[lab]))
+        .executor_with_playbook("shell", shell, |config| Some(config.get("playbook")?.as_str()?.to_owned()))
+        .extension("lab", move |config, pointer| match config.get("level") {
+            Some(Value::String(_)) => vec![fault(format!("{pointer}/level"), "wrong_type")],
+            _ => Vec::new(),
+        })
+        .playbook(Playbook { name: "os".into(), operations: vec!["emit".into()] })
 }
 
 fn good() -> Value {
     json!({
         "version": 1,
         "limits": {"executions": 2},
+        "extensions": {"lab": {"config": {"level": 1}}},
         "scopes": {"demo": {
             "operations": ["emit", "create_work"],
             "events": ["demo"],
@@ -83,6 +97,14 @@ fn mutations() -> Vec<Mutation> {
         ("/limits/causal_depth_max",          json!(0),            &[("/limits/causal_depth_max", "out_of_range")]),
         ("/limits/causal_per_minute",         json!(true),         &[("/limits/causal_per_minute", "wrong_type")]),
         ("/limits/executionz",                json!(1),            &[("/limits/executionz", "unknown_field")]),
+        ("/extensions",                       json!([]),           &[("/extensions", "wrong_type")]),
+        ("/extensions/lab",                   json!(true),         &[("/extensions/lab", "wrong_type")]),
+        ("/extensions/lab/enabled",           json!(1),            &[("/extensions/lab/enabled", "wrong_type")]),
+        ("/extensions/lab/config/level",      json!("x"),          &[("/extensions/lab/config/level", "wrong_type")]),
+        ("/extensions/lab/level",             json!(1),            &[("/extensions/lab/level", "unknown_field")]),
+        ("/extensions/labs",                  json!({}),           &[("/extensions/labs", "unknown_reference")]),
+        ("/extensions/Lab",                   json!({}),           &[("/extensions/Lab", "invalid_name"),
+                                                                     ("/extensions/Lab", "unknown_reference")]),
         ("/scopes",                           json!([]),           &[("/scopes", "wrong_type")]),
         ("/scopes/Demo",                      json!({}),           &[("/scopes/Demo", "invalid_name")]),
         ("/scopes/a~1b",                      json!({}),           &[("/scopes/a~1b", "invalid_name")]),
@@ -97,6 +119,16 @@ fn mutations() -> Vec<Mutation> {
         ("/scopes/demo/operations/-",         json!(7),            &[("/scopes/demo/operations/2", "wrong_type")]),
         ("/scopes/demo/operations",           json!("emit"),       &[("/scopes/demo/operations", "wrong_type")]),
         ("/scopes/demo/operations",           json!([]),           &[("/scopes/demo/bindings/a/operations/0", "authority_widening")]),
+        ("/scopes/demo/operations/-",         json!("lab.read"),   &[]),
+        ("/scopes/demo/operations/-",         json!("@lab.author"), &[]),
+        ("/scopes/demo/operations/-",         json!("!@lab.author"), &[]),
+        ("/scopes/demo/operations/-",         json!("!emit"),      &[("/scopes/demo/bindings/a/operations/0", "operation_denied")]),
+        ("/scopes/demo/operations/-",         json!("@lab.writer"), &[("/scopes/demo/operations/2", "unknown_reference")]),
+        ("/scopes/demo/operations/-",         json!("!lab.gone"),  &[("/scopes/demo/operations/2", "unknown_reference")]),
+        ("/scopes/demo/operations/-",         json!("!@lab.gone"), &[("/scopes/demo/operations/2", "unknown_reference")]),
+        ("/scopes/demo/operations/-",         json!("@lab"),       &[("/scopes/demo/operations/2", "invalid_name")]),
+        ("/scopes/demo/operations/-",         json!("@!lab.author"), &[("/scopes/demo/operations/2", "invalid_name")]),
+        ("/scopes/demo/operations/-",         json!("!!emit"),     &[("/scopes/demo/operations/2", "invalid_name")]),
         ("/scopes/demo/operations/-",         Value::Null,         &[("/scopes/demo/operations/2", "null_value")]),
         ("/scopes/demo/events/-",             json!("core"),       &[("/scopes/demo/events/1", "reserved_name")]),
         ("/scopes/demo/events/-",             json!("core.work"),  &[("/scopes/demo/events/1", "reserved_name")]),
@@ -115,8 +147,12 @@ fn mutations() -> Vec<Mutation> {
         ("/scopes/demo/bindings/b/config",    json!({}),           &[("/scopes/demo/bindings/b/config/command", "missing_field")]),
         ("/scopes/demo/bindings/b/config",    json!("x"),          &[("/scopes/demo/bindings/b/config", "wrong_type")]),
         ("/scopes/demo/bindings/b/operations", json!(["emit", "wait"]), &[("/scopes/demo/bindings/b/operations/1", "authority_widening")]),
-        ("/scopes/demo/bindings/b/operations", json!(["nothing"]), &[("/scopes/demo/bindings/b/operations/0", "authority_widening"),
-                                                                     ("/scopes/demo/bindings/b/operations/0", "unknown_reference")]),
+        ("/scopes/demo/bindings/b/operations", json!(["nothing"]), &[("/scopes/demo/bindings/b/operations/0", "unknown_reference")]),
+        ("/scopes/demo/bindings/b/operations", json!(["@lab.author", "!wait"]), &[]),
+        ("/scopes/demo/bindings/b/operations", json!(["lab.read"]), &[("/scopes/demo/bindings/b/operations/0", "authority_widening")]),
+        ("/scopes/demo/bindings/b/config",    json!({"command": [], "playbook": "os"}), &[]),
+        ("/scopes/demo/bindings/b/config",    json!({"command": [], "playbook": "so"}),
+                                                                   &[("/scopes/demo/bindings/b/config", "unknown_reference")]),
         ("/scopes/demo/bindings/b/events",    json!(["demolition"]), &[("/scopes/demo/bindings/b/events/0", "authority_widening")]),
         ("/scopes/demo/bindings/b/events",    json!(["demo"]),     &[]),
         ("/scopes/demo/bindings/b/delegates", json!(["b", "c"]),   &[("/scopes/demo/bindings/b/delegates/1", "unknown_reference")]),
@@ -198,6 +234,7 @@ fn every_field_of_every_table_refuses_another_type() {
         let parent = match path {
             "" => "",
             "limits" => "/limits",
+            "extensions.*" => "/extensions/lab",
             "scopes.*" => "/scopes/demo",
             "scopes.*.bindings.*" => "/scopes/demo/bindings/a",
             "scopes.*.bindings.*.retry" => "/scopes/demo/bindings/a/retry",

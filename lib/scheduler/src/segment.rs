@@ -244,7 +244,7 @@ pub fn issue(
 ) -> Result<Token, conduit_toolbelt::Error> {
     let list = |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect();
     let grants = Grants {
-        operations: list(&binding.operations),
+        operations: binding.operations.granted().map(str::to_owned).collect(),
         events: list(&binding.events),
         delegates: list(&binding.delegates),
     };

@@ -1,7 +1,7 @@
 //! What an extension registers, as data: nothing here runs, and nothing is checked yet (see `rules`).
 
 use conduit_api::Version;
-pub use conduit_config::{Member, Toolset};
+pub use conduit_config::{Member, Playbook, Toolset};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -119,14 +119,6 @@ pub enum OperationKind {
     Wait,
     /// The extension translates the input to an Event, which is accepted like `emit`'s (T17).
     Emission,
-}
-
-/// A playbook and the operations that it relies on (S05).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Playbook {
-    pub name: String,
-    pub operations: Vec<String>,
 }
 
 /// One action that operators can invoke.
