@@ -74,6 +74,8 @@ pub trait Executor {
     fn resume_capable(&self, config: &Value) -> bool;
     /// Every fault of `config`, which stands at `pointer`.
     fn validate(&self, config: &Value, pointer: &str) -> Vec<Diagnostic>;
+    /// The playbook that a binding with `config` starts its turns on (S05).
+    fn playbook<'c>(&self, config: &'c Value) -> Option<&'c str>;
     /// What to run; whether its executable can be run, the kernel says. Errors: `working_directory_unavailable`,
     /// `invalid_config`.
     fn plan(&self, config: &Value, context: &SegmentContext, phase: Phase) -> Result<OperationRequest, ApiError>;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use conduit_api::places::Places;
-use conduit_config::{ConfigService, Registered, Snapshot, SnapshotCache};
+use conduit_config::{ConfigService, Snapshot, SnapshotCache};
 use conduit_daemon::doorbell::Ringer;
 use conduit_store::{Read, StateDir, Store};
 
@@ -21,8 +21,10 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(state: StateDir, store: Store, places: &Places, config_file: PathBuf) -> Self {
-        let config = ConfigService::new(state.clone(), config_file, Rc::new(registry()));
-        Self { state, store, snapshots: SnapshotCache::default(), config, ringer: Ringer::new(places) }
+        let registry = conduit_release::registry();
+        let snapshots = SnapshotCache::new(registry.catalogue().clone());
+        let config = ConfigService::new(state.clone(), config_file, Rc::new(conduit_release::references(&registry)));
+        Self { state, store, snapshots, config, ringer: Ringer::new(places) }
     }
 
     /// Looks at the store and the configuration in one view.
@@ -59,9 +61,4 @@ impl Active<'_> {
     pub(crate) fn snapshot(&mut self, r: &Read<'_>) -> Result<Rc<Snapshot>> {
         Ok(self.snapshots.active(r, self.state)?)
     }
-}
-
-/// What a configuration may name: the builtin operations and the executors of this release.
-fn registry() -> Registered {
-    Registered::builtins().executor(conduit_executor_shell::NAME, conduit_executor_shell::validate)
 }

@@ -62,7 +62,7 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let base = BaseEnvironment::of_home(&home);
     let executors = Executors::of_this_release(&base);
-    activate(&args, &start, &state, &executors, &mut store)?;
+    activate(&args, &start, &state, &mut store)?;
     let playbook_dir = start.places.playbooks();
     playbooks::write(&playbook_dir).map_err(|e| playbooks_unwritten(&playbook_dir, &e))?;
     let bell = match start.inherited.datagram("doorbell")? {
@@ -109,7 +109,6 @@ fn activate(
     args: &Args,
     start: &Start,
     state: &StateDir,
-    executors: &Executors,
     store: &mut Store,
 ) -> Result<(), ApiError> {
     let file = args.config.clone().unwrap_or_else(|| start.places.config_file());
@@ -117,7 +116,8 @@ fn activate(
         let message = format!("the configuration file {} is not there; name another with --config", file.display());
         return Err(ApiError::new(Code::ConfigFileUnavailable, message));
     }
-    let service = ConfigService::new(state.clone(), file, Rc::new(executors.registry()));
+    let references = conduit_release::references(&conduit_release::registry());
+    let service = ConfigService::new(state.clone(), file, Rc::new(references));
     let started = service.start(store, Clock.now()).map_err(|e| ApiError { message: e.to_string(), ..e.to_api() })?;
     tracing::info!(generation = started.snapshot.generation, origin = ?started.origin, "configuration");
     Ok(())
@@ -143,7 +143,7 @@ fn host(
         places: start.places,
         state,
         store: RefCell::new(store),
-        snapshots: RefCell::new(SnapshotCache::default()),
+        snapshots: RefCell::new(SnapshotCache::new(conduit_release::registry().catalogue().clone())),
         kernel: Kernel::new(settings)?,
         executors,
         owner: instance.as_str().replacen("opr", "scheduler", 1),

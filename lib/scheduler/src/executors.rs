@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use conduit_config::Registered;
 use conduit_executor_shell::Shell;
 use conduit_extension::Executor;
 use conduit_kernel::BaseEnvironment;
@@ -20,13 +19,23 @@ impl Executors {
     pub fn get(&self, name: &str) -> Option<Rc<dyn Executor>> {
         self.0.iter().find(|executor| executor.name() == name).cloned()
     }
+}
 
-    /// What a configuration may refer to.
-    pub fn registry(&self) -> Registered {
-        self.0.iter().fold(Registered::builtins(), |registry, executor| {
-            let name = executor.name().to_owned();
-            let executor = Rc::clone(executor);
-            registry.executor(&name, move |config, pointer| executor.validate(config, pointer))
-        })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conduit_config::Registry;
+    use serde_json::json;
+
+    /// C01
+    #[test]
+    fn every_executor_is_one_that_a_configuration_may_name_and_is_checked_alike() {
+        let references = conduit_release::references(&conduit_release::registry());
+        let executors = Executors::of_this_release(&BaseEnvironment::of_home("/".as_ref()));
+        let config = json!({"playbook": 1});
+        for executor in &executors.0 {
+            let named = references.validate_executor(executor.name(), &config, "/c");
+            assert_eq!(named, Some(executor.validate(&config, "/c")), "{}", executor.name());
+        }
     }
 }

@@ -5,12 +5,11 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Name and text of each bundled playbook.
-const BUNDLED: [(&str, &str); 1] = [("os", include_str!("../playbooks/os.md"))];
+use conduit_release::playbooks::TEXTS;
 
 /// Writes the bundled playbooks as `skills/<name>/SKILL.md` below `dir`.
 pub fn write(dir: &Path) -> std::io::Result<()> {
-    for (name, text) in BUNDLED {
+    for (name, text) in TEXTS {
         let skill = dir.join("skills").join(name);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&skill)?;
         let temporary = skill.join(".SKILL.md.new");

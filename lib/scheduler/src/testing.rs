@@ -53,7 +53,7 @@ impl World {
             places,
             state,
             store: RefCell::new(store),
-            snapshots: RefCell::new(SnapshotCache::default()),
+            snapshots: RefCell::new(SnapshotCache::new(conduit_release::registry().catalogue().clone())),
             kernel: Kernel::new(settings).unwrap(),
             executors: Executors::of_this_release(&environment),
             owner: "scheduler_test".into(),
@@ -75,8 +75,8 @@ impl World {
     }
 
     fn service(&self) -> ConfigService {
-        let registry = Rc::new(self.host.executors.registry());
-        ConfigService::new(self.host.state.clone(), self.config_file(), registry)
+        let references = conduit_release::references(&conduit_release::registry());
+        ConfigService::new(self.host.state.clone(), self.config_file(), Rc::new(references))
     }
 
     pub fn publish(&self, configuration: &Value) {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use conduit_api::error::Diagnostic;
+use conduit_api::id::is_name;
 use conduit_api::{ApiError, Code, json};
 use conduit_kernel::limits::{OUTPUT_BYTES_MAX, STOP_GRACE_MS_MAX};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// `{"command": ["/abs/program", "arg"…], "cwd"?, "env"?, "resume"?, "output_bytes_max"?, "stop_grace_ms"?}`
+/// `{"command": ["/abs/program", "arg"…], "cwd"?, "env"?, "resume"?, "output_bytes_max"?, "stop_grace_ms"?, "playbook"?}`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
@@ -24,6 +25,13 @@ pub(crate) struct Config {
     pub output_bytes_max: Option<u64>,
     #[serde(default)]
     pub stop_grace_ms: Option<u64>,
+    #[serde(default)]
+    pub playbook: Option<String>,
+}
+
+/// The playbook that a binding names for whatever its command starts (S05).
+pub fn playbook(config: &Value) -> Option<&str> {
+    config.get("playbook")?.as_str()
 }
 
 impl Config {
@@ -56,13 +64,21 @@ pub fn validate(config: &Value, pointer: &str) -> Vec<Diagnostic> {
     }
     faults.number("output_bytes_max", OUTPUT_BYTES_MAX);
     faults.number("stop_grace_ms", STOP_GRACE_MS_MAX);
+    match fields.get("playbook").map(Value::as_str) {
+        None => {}
+        Some(Some(name)) if is_name(name) => {}
+        Some(Some(_)) => faults.add("playbook", "invalid_name", "use the name of a playbook of this release"),
+        Some(None) => faults.add("playbook", "wrong_type", "use a text"),
+    }
     for name in fields.keys() {
-        if !["command", "cwd", "env", "resume", "output_bytes_max", "stop_grace_ms"].contains(&name.as_str()) {
+        if !FIELDS.contains(&name.as_str()) {
             faults.add(&escape(name), "unknown_field", "remove the field; the shell executor has none of this name");
         }
     }
     faults.found
 }
+
+const FIELDS: [&str; 7] = ["command", "cwd", "env", "resume", "output_bytes_max", "stop_grace_ms", "playbook"];
 
 struct Faults<'a> {
     fields: &'a Map<String, Value>,
@@ -161,7 +177,7 @@ mod tests {
     fn every_fault_is_named_at_once_and_no_value_is_repeated() {
         let config = json!({
             "command": ["sh", 7], "cwd": "secret", "env": {"OS_X": "1", "A": 2}, "resume": "yes",
-            "output_bytes_max": -1, "a/b": true,
+            "output_bytes_max": -1, "playbook": "No", "a/b": true,
         });
         let expected = [
             ("/c/command/0", "invalid_value"),
@@ -171,6 +187,7 @@ mod tests {
             ("/c/env/OS_X", "reserved_name"),
             ("/c/resume", "wrong_type"),
             ("/c/output_bytes_max", "wrong_type"),
+            ("/c/playbook", "invalid_name"),
             ("/c/a~1b", "unknown_field"),
         ];
         let found = faults(&config);

@@ -17,7 +17,7 @@ use conduit_kernel::{BaseEnvironment, Limits, OperationRequest, ProcessEnd, Term
 use serde_json::Value;
 
 use config::Config;
-pub use config::validate;
+pub use config::{playbook, validate};
 
 /// The name that bindings use.
 pub const NAME: &str = "shell";
@@ -29,6 +29,8 @@ pub mod variable {
     pub const SEGMENT: &str = "OPEN_CONDUIT_SEGMENT";
     /// Ordinal of the execution in its Work, from 1.
     pub const ATTEMPT: &str = "OPEN_CONDUIT_ATTEMPT";
+    /// The playbook that the binding names, which stands in `skills/` of the playbook directory; absent without one.
+    pub const PLAYBOOK: &str = "OPEN_CONDUIT_PLAYBOOK";
     /// Absent in the first segment, `1` in one that follows a wait.
     pub const RESUMED: &str = "OPEN_CONDUIT_RESUMED";
 }
@@ -59,6 +61,10 @@ impl Shell {
         env.put(variable::EXECUTION_ID, context.execution_id.as_str());
         env.put(variable::SEGMENT, &context.segment.to_string());
         env.put(variable::ATTEMPT, &context.attempt.to_string());
+        match &config.playbook {
+            Some(name) => env.put(variable::PLAYBOOK, name),
+            None => drop(env.values.remove(variable::PLAYBOOK)),
+        }
         match phase {
             Phase::Run => env.values.remove(variable::RESUMED),
             Phase::Resume => env.values.insert(variable::RESUMED.to_owned(), "1".to_owned()),
@@ -109,6 +115,10 @@ impl Executor for Shell {
 
     fn validate(&self, config: &Value, pointer: &str) -> Vec<Diagnostic> {
         config::validate(config, pointer)
+    }
+
+    fn playbook<'c>(&self, config: &'c Value) -> Option<&'c str> {
+        config::playbook(config)
     }
 
     /// Errors: `invalid_config`; `working_directory_unavailable`, before anything is put on record. Whether the program

@@ -1,0 +1,69 @@
+//! What this release has: the one list of extensions, executors and playbooks, which every program reads alike.
+//!
+//! Only data and checks of configurations stand here. What carries an operation out is linked by the program that does so;
+//! a worker that decides about a call of an extension's operation need not have the extension's code.
+#![forbid(unsafe_code)]
+
+pub mod playbooks;
+pub mod reference;
+
+use conduit_config::Registered;
+use conduit_toolbelt::registry::{Registration, Registry};
+
+/// The extensions that come with the suite, in any order. None does yet.
+pub fn bundled() -> Vec<Registration> {
+    Vec::new()
+}
+
+/// Every operation of this release. What breaks a rule is left out and said to the log; a test sees to it that nothing does.
+pub fn registry() -> Registry {
+    let (registry, refused) = Registry::new(bundled());
+    for refused in refused {
+        tracing::error!(code = refused.code().as_str(), %refused, "an extension of this release is not registered");
+    }
+    registry
+}
+
+/// What a configuration may refer to: the operations, toolsets and extensions of `registry`, the executors and the playbooks.
+pub fn references(registry: &Registry) -> Registered {
+    let registered = Registered::of(registry.catalogue().clone()).executor_with_playbook(
+        conduit_executor_shell::NAME,
+        conduit_executor_shell::validate,
+        |config| conduit_executor_shell::playbook(config).map(str::to_owned),
+    );
+    let bundled = playbooks::bundled().into_iter();
+    let extensions = registry.registrations().iter().flat_map(|registration| registration.playbooks.clone());
+    bundled.chain(extensions).fold(registered, Registered::playbook)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T16, S04
+    #[test]
+    fn every_bundled_registration_is_registered_and_each_of_its_schemas_is_one() {
+        let (registry, refused) = Registry::new(bundled());
+        assert_eq!(refused, []);
+        for registration in registry.registrations() {
+            for spec in &registration.operations {
+                let known = registry.operation(&spec.name).unwrap();
+                assert!(known.violations(&serde_json::json!({})).is_ok(), "{}", spec.name);
+            }
+        }
+    }
+
+    /// S05
+    #[test]
+    fn every_bundled_playbook_lists_operations_of_this_release() {
+        let registry = registry();
+        for (name, text) in playbooks::TEXTS {
+            let playbook = conduit_config::Playbook::read(text).unwrap();
+            assert_eq!(playbook.name, name);
+            assert!(!playbook.operations.is_empty());
+            for operation in &playbook.operations {
+                assert!(registry.operation(operation).is_some(), "{name} uses {operation}");
+            }
+        }
+    }
+}
