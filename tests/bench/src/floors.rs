@@ -58,6 +58,10 @@ impl Part {
         Ok(Self(child))
     }
 
+    pub fn pid(&self) -> Result<i32> {
+        Ok(i32::try_from(self.0.id())?)
+    }
+
     fn go(&mut self) -> Result<()> {
         Ok(self.0.stdin.as_mut().ok_or("no standard input")?.write_all(b"go\n")?)
     }

@@ -5,6 +5,7 @@
 //! right; `docs/performance.md` says what the numbers mean.
 #![forbid(unsafe_code)]
 
+mod cpu;
 mod exchange;
 mod floors;
 mod measures;

@@ -8,6 +8,7 @@ use conduit_tests::suite::Setup;
 use conduit_tests::{Execution, Suite, config, processes, until};
 use serde_json::json;
 
+use crate::cpu::OneCpu;
 use crate::exchange::Connection;
 use crate::floors::{self, Bare, PAYLOAD, Part};
 use crate::table::{Samples, Table, Target, rate, time};
@@ -51,7 +52,7 @@ pub fn all(bin_dir: Option<PathBuf>, effort: Effort, table: &mut Table) -> Resul
 
 /// What everything is compared with, kept for the whole run.
 struct Floor {
-    _echo: Part,
+    echo: Part,
     socket: PathBuf,
     database: PathBuf,
     bare: Bare,
@@ -63,7 +64,7 @@ impl Floor {
         let (socket, database) = (suite.home().join("echo.sock"), suite.home().join("bare.db"));
         let echo = Part::start(&["echo".as_ref(), socket.as_os_str()])?;
         let bare = Bare::open(&database)?;
-        Ok(Self { _echo: echo, socket, database, bare })
+        Ok(Self { echo, socket, database, bare })
     }
 }
 
@@ -130,7 +131,7 @@ impl Grown {
     }
 }
 
-/// One caller on a kept connection: echo, commit, read_context and emit take turns.
+/// One caller on a kept connection: echo, commit, read_context and emit take turns, everyone on one CPU.
 fn latencies(
     suite: &Suite,
     execution: &Execution<'_>,
@@ -150,6 +151,9 @@ fn latencies(
             warming += 1;
             toolbelt.post(CALL, emit(&format!("warming-{warming}"))).await?;
         }
+        let cpu = OneCpu::take()?;
+        cpu.join(floor.echo.pid()?)?;
+        cpu.join(suite.process("open-conduit-endpoint").pid)?;
         let mut grown = Grown::of(&floor.database.with_extension("db-wal"));
         while grown.still() {
             floor.bare.commit()?;
