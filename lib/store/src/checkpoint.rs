@@ -43,13 +43,13 @@ impl Length {
 
 /// Whether the log is to be copied at `pages`, where it was last at `last`; and what `last` is from here on.
 const fn due(pages: u64, last: u64) -> (bool, u64) {
-    // Shorter than it was: it has been begun anew.
-    let last = if pages < last { 0 } else { last };
+    // So short, it has been begun anew; a little shorter is what a process says that committed a moment earlier.
+    let last = if pages < PAGES as u64 / 2 { 0 } else { last };
     if pages >= last.saturating_add(PAGES as u64) { (true, pages) } else { (false, last) }
 }
 
-/// Copies the log of `pages` if that is due and no other process has begun to. What the disk refuses makes the store
-/// unusable from the next call on; what cannot be done now, as others are busy or the disk is full, is left for later.
+/// Copies the log of `pages` if that is due and no other process has begun to. A failure of the disk makes the store
+/// unusable from the next call on; what else cannot be done now, as others are busy or the disk is full, is left for later.
 pub(crate) fn if_due(conn: &Connection, journal: &Journal, turn: &Turn, pages: u64) {
     let last = journal.page().checkpointed.load(SeqCst);
     let (is_due, next) = due(pages, last);
@@ -62,9 +62,8 @@ pub(crate) fn if_due(conn: &Connection, journal: &Journal, turn: &Turn, pages: u
         let done = turn.hurried(|| conn.wal_checkpoint_v2(Some("main"), mode));
         turn.pass();
         let Err(error) = done else { continue };
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull) => {}
-            _ => journal.fail(),
+        if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) {
+            journal.fail();
         }
         return;
     }
@@ -81,6 +80,7 @@ mod tests {
         assert_eq!(due(PAGES + 5, 0), (true, PAGES + 5));
         assert_eq!(due(PAGES + 17, PAGES + 5), (false, PAGES + 5));
         assert_eq!(due(2 * PAGES + 5, PAGES + 5), (true, 2 * PAGES + 5));
+        assert_eq!(due(PAGES + 3, PAGES + 5), (false, PAGES + 5), "a commit before the one that was told of");
         assert_eq!(due(12, PAGES + 5), (false, 0), "begun anew");
     }
 }

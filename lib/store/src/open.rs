@@ -28,11 +28,12 @@ fn busy(tries: i32) -> bool {
 
 /// Opens `path`, owner-only from its first moment, with WAL, foreign keys, and `synchronous` as given (`FULL`, `NORMAL`).
 pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
-    let created = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path);
-    if let Err(source) = created
-        && source.kind() != std::io::ErrorKind::AlreadyExists
-    {
-        return Err(doing_at(path, "making the store")(source));
+    // Closed before SQLite opens it: closing it later would drop SQLite's own locks on it, which belong to the process, and
+    // another process could take itself for the last one and remove the log.
+    match std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
+        Ok(created) => drop(created),
+        Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(source) => return Err(doing_at(path, "making the store")(source)),
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
     let mut conn = Connection::open_with_flags(path, flags).map_err(doing("opening the store"))?;
@@ -63,6 +64,20 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_database_that_was_just_made_is_locked_as_long_as_it_is_open() {
+        use std::os::unix::fs::MetadataExt;
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("x.db");
+        let conn = open(&path, "FULL").unwrap();
+        let of_it = format!(":{} ", path.metadata().unwrap().ino());
+        let held = || std::fs::read_to_string("/proc/locks").unwrap().lines().any(|line| line.contains(&of_it));
+        conn.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap();
+        assert!(held(), "{}", std::fs::read_to_string("/proc/locks").unwrap());
+        drop(conn);
+        assert!(!held());
+    }
 
     #[test]
     fn a_cached_statement_with_a_bound_limit_is_compiled_once() {
