@@ -264,6 +264,28 @@ pub struct ConfigReply {
     /// The active generation after the request.
     pub generation: i64,
     pub diagnostics: Vec<crate::error::Diagnostic>,
+    /// What is accepted and may still not be what was meant (S06).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<GrantWarning>,
+}
+
+/// A grant that lags what a playbook uses or what a toolset has gained; it never fails a configuration (S06).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantWarning {
+    pub scope: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// The playbook that uses the operations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub playbook: Option<String>,
+    /// The toolset whose older version the list spells out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub toolset: Option<String>,
+    /// What is lacking.
+    pub operations: Vec<String>,
+    pub message: String,
+    /// What grants them, to be run in this order.
+    pub commands: Vec<String>,
 }
 
 /// `GET /v1/config`: the active generation.

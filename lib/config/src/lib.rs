@@ -22,6 +22,7 @@ mod registry;
 mod rule;
 mod service;
 mod snapshot;
+mod warnings;
 
 pub use cache::SnapshotCache;
 pub use catalogue::{Catalogue, Listing, Member, Toolset};
@@ -35,3 +36,4 @@ pub use registry::{Named, Registered, Registry};
 pub use rule::{FAULTS_MAX, Rule};
 pub use service::{Applied, ConfigService, DEFAULT_CONFIG, Origin, Started};
 pub use snapshot::Snapshot;
+pub use warnings::grant_warnings;

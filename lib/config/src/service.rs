@@ -4,16 +4,19 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use conduit_api::error::Diagnostic;
+use conduit_api::views::GrantWarning;
 use conduit_store::lock::RoleLock;
 use conduit_store::{Now, StateDir, Store, digest};
 
 use crate::error::{Error, Result};
 use crate::file::{self, ConfigFile};
 use crate::generation::{self, Publication};
+use crate::model::Config;
 use crate::parse::{self, Checked};
 use crate::recorded;
 use crate::registry::Registry;
 use crate::snapshot::Snapshot;
+use crate::warnings::grant_warnings;
 
 /// What is active when nobody has configured anything: a scope to set the suite up in, which may do nothing.
 pub const DEFAULT_CONFIG: &[u8] = br#"{"version":1,"scopes":{"setup":{}}}"#;
@@ -57,6 +60,7 @@ pub struct Applied {
     pub hash: String,
     /// Whether it is a new one; the same configuration again is not.
     pub published: bool,
+    pub warnings: Vec<GrantWarning>,
 }
 
 /// The steps of an apply, in their order. A crash between or inside any two leaves the old generation active, and
@@ -117,6 +121,11 @@ impl ConfigService {
         parse::parse(bytes, &*self.registry)
     }
 
+    /// What of a checked configuration may not be what was meant (S06).
+    pub fn warnings(&self, config: &Config) -> Vec<GrantWarning> {
+        grant_warnings(config, self.registry.catalogue())
+    }
+
     /// Checks `bytes` again, saves them as the configuration file, and publishes them as the next generation (C06).
     ///
     /// Errors: `invalid_config`; `generation_conflict` when `expected` is not active; `scope_in_use` when a scope
@@ -131,7 +140,12 @@ impl ConfigService {
     ) -> Result<Applied> {
         let _alone = RoleLock::take(&self.state, LOCK)?;
         let plan = self.plan(store, bytes, expected, actor, now)?;
-        let mut done = Applied { generation: plan.active, hash: plan.candidate.hash.clone(), published: false };
+        let mut done = Applied {
+            generation: plan.active,
+            hash: plan.candidate.hash.clone(),
+            published: false,
+            warnings: self.warnings(&plan.candidate.config),
+        };
         for step in Step::ALL {
             if let Some(generation) = self.take(step, &plan, store)? {
                 done = Applied { generation, published: true, ..done };

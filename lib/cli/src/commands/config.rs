@@ -47,14 +47,25 @@ pub fn run(args: &ConfigArgs, connection: &Connection, out: &mut Output) -> Resu
                 return Err(Failure::Faults(reply.diagnostics));
             }
             out.shaped(&reply, |reply, _| format!("valid  {}\n", reply.config_hash.as_deref().unwrap_or_default()))?;
+            warn(&reply, out)?;
         }
         ConfigCommand::Apply { file, expected_generation } => {
             let request = ConfigRequest { config: read(file)?, expected_generation: *expected_generation };
             let reply: ConfigReply = connection.client()?.post("/v1/config/apply", &request)?;
             out.shaped(&reply, |reply, _| format!("generation {} is active\n", reply.generation))?;
+            warn(&reply, out)?;
         }
     }
     Ok(Exit::Done)
+}
+
+/// Says each grant warning with the commands that mend it, in their order; under `--json` they stand in the answer too (S06).
+fn warn(reply: &ConfigReply, out: &mut Output) -> Result<()> {
+    for warning in &reply.warnings {
+        out.remark(&format!("warning: {}", warning.message))?;
+        warning.commands.iter().try_for_each(|command| out.remark(&format!("  {command}")))?;
+    }
+    Ok(())
 }
 
 /// The document as it is spelt: the server tells its faults by where they stand. Error: usage, when it is not JSON.

@@ -32,15 +32,21 @@ fn published(r: &Read<'_>, generation: i64) -> Result<(UnixMicros, String)> {
     })?)
 }
 
-/// Whether the configuration would be accepted, with every fault that it has. Nothing is changed.
+/// Whether the configuration would be accepted, with every fault or every grant warning that it has (S06). Nothing is changed.
 pub(crate) fn validate(host: &mut Host, ask: &Ask) -> Result<Reply> {
     let request = request(ask)?;
     let generation = active_number(host)?;
     let reply = match host.config.validate(request.config.get().as_bytes()) {
-        Ok(checked) => {
-            ConfigReply { valid: true, config_hash: Some(checked.hash), generation, diagnostics: Vec::new() }
+        Ok(checked) => ConfigReply {
+            valid: true,
+            warnings: host.config.warnings(&checked.config),
+            config_hash: Some(checked.hash),
+            generation,
+            diagnostics: Vec::new(),
+        },
+        Err(diagnostics) => {
+            ConfigReply { valid: false, config_hash: None, generation, diagnostics, warnings: Vec::new() }
         }
-        Err(diagnostics) => ConfigReply { valid: false, config_hash: None, generation, diagnostics },
     };
     Ok(Reply::json(200, &reply))
 }
@@ -61,6 +67,7 @@ pub(crate) fn apply(host: &mut Host, ask: &Ask) -> Result<Reply> {
             config_hash: Some(applied.hash),
             generation: applied.generation,
             diagnostics: Vec::new(),
+            warnings: applied.warnings,
         },
     ))
 }
