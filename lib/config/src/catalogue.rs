@@ -51,6 +51,8 @@ pub(crate) struct ListedToolset {
     pub extension: Arc<str>,
     /// What it grants, in the order of names, each with the version in which it joined.
     pub members: Vec<(OperationId, Version)>,
+    /// The same by the versions in which they joined, the oldest first.
+    pub growth: Vec<Vec<OperationId>>,
 }
 
 /// Everything that this release can register, active or not.
@@ -101,10 +103,13 @@ impl Catalogue {
                 let found =
                     toolset.operations.iter().filter_map(|m| Some((catalogue.operation_id(&m.operation)?, m.since)));
                 let members: BTreeMap<OperationId, Version> = found.collect();
+                let mut growth: BTreeMap<Version, Vec<OperationId>> = BTreeMap::new();
+                members.iter().for_each(|(id, since)| growth.entry(*since).or_default().push(*id));
                 catalogue.toolsets.push(ListedToolset {
                     name: toolset.name.as_str().into(),
                     extension: listing.extension.into(),
                     members: members.into_iter().collect(),
+                    growth: growth.into_values().collect(),
                 });
             }
         }

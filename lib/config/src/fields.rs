@@ -136,11 +136,30 @@ pub(crate) struct Object<'v> {
     sound: Vec<Option<&'v Value>>,
 }
 
-/// The sound texts of a list, each with its pointer, and whether the list has no other entries.
+/// The sound texts of a list, and whether the list has no other entries.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
-    pub entries: Vec<(String, String)>,
+pub(crate) struct Texts<'v> {
+    /// Where the list stands.
+    at: String,
+    /// Each text with its index in the list.
+    entries: Vec<(usize, &'v str)>,
     pub whole: bool,
+}
+
+impl<'v> Texts<'v> {
+    pub(crate) fn texts(&self) -> impl ExactSizeIterator<Item = &'v str> + '_ {
+        self.entries.iter().map(|(_, text)| *text)
+    }
+
+    /// The text at a place of [`Texts::texts`].
+    pub(crate) fn text(&self, place: usize) -> Option<&'v str> {
+        self.entries.get(place).map(|(_, text)| *text)
+    }
+
+    /// The pointer to the text at a place of [`Texts::texts`]; spelt out only where a fault is noted.
+    pub(crate) fn pointer(&self, place: usize) -> String {
+        self.entries.get(place).map_or_else(|| self.at.clone(), |(index, _)| format!("{}/{index}", self.at))
+    }
 }
 
 impl<'v> Object<'v> {
@@ -210,24 +229,24 @@ impl<'v> Object<'v> {
     }
 
     /// The texts of a list in `written`, the object that was read.
-    pub(crate) fn texts(&self, name: &str, written: &Value, faults: &mut Faults) -> Texts {
+    pub(crate) fn texts(&self, name: &str, written: &Value, faults: &mut Faults) -> Texts<'v> {
         let Some((field, value)) = self.table.iter().zip(&self.sound).find(|(field, _)| field.name == name) else {
             return Texts::default();
         };
-        let Some(value) = value else {
-            return Texts { entries: Vec::new(), whole: self.readable(name, written) };
-        };
         let Kind::Texts { text: rule, .. } = field.kind else { return Texts::default() };
-        let mut texts = Texts { entries: Vec::new(), whole: true };
+        let mut texts = Texts { at: self.at(name), entries: Vec::new(), whole: self.readable(name, written) };
         let mut known = HashSet::new();
-        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-            let pointer = format!("{}/{index}", self.at(name));
-            match text(item, &pointer, rule, faults) {
-                Some(entry) if !known.insert(entry) => {
+        for (index, item) in value.and_then(Value::as_array).into_iter().flatten().enumerate() {
+            match item.as_str().filter(|text| rule.fault(text).is_none()) {
+                Some(entry) if known.insert(entry) => texts.entries.push((index, entry)),
+                Some(_) => {
+                    let pointer = format!("{}/{index}", texts.at);
                     faults.add(Rule::DuplicateEntry, pointer, "keep one of the entries of this name");
                 }
-                Some(entry) => texts.entries.push((pointer, entry.to_owned())),
-                None => texts.whole = false,
+                None => {
+                    text(item, &format!("{}/{index}", texts.at), rule, faults);
+                    texts.whole = false;
+                }
             }
         }
         texts

@@ -231,12 +231,11 @@ impl Reader<'_> {
         let operations = object.texts("operations", value, self.faults);
         let events = object.texts("events", value, self.faults);
         let resolved = self.resolve(&operations);
-        let families =
-            Families { names: events.entries.iter().map(|(_, name)| name.as_str()).collect(), whole: events.whole };
+        let families = Families { names: events.texts().collect(), whole: events.whole };
         let ceiling = Ceiling {
             operations: &resolved,
             operations_whole: operations.whole
-                && resolved.unknown.iter().all(|at| is_plain(&operations.entries[*at].1)),
+                && resolved.unknown.iter().all(|at| operations.text(*at).is_some_and(is_plain)),
             events: &families,
             bindings: object
                 .readable("bindings", value)
@@ -255,7 +254,7 @@ impl Reader<'_> {
         Some(Scope {
             enabled: object.switch("enabled"),
             concurrency: object.count_u32("concurrency"),
-            operations: self.list(operations, &resolved),
+            operations: self.list(&operations, &resolved),
             events: set(&events),
             bindings,
             routes,
@@ -263,20 +262,19 @@ impl Reader<'_> {
     }
 
     /// What a list of grants comes to; notes each entry that names nothing of this release (S03).
-    fn resolve(&mut self, texts: &Texts) -> Resolution {
-        let entries = texts.entries.iter().map(|(_, entry)| entry.as_str());
-        let resolved = grant::resolve(entries, self.catalogue, &|extension| self.active.contains(extension));
+    fn resolve(&mut self, texts: &Texts<'_>) -> Resolution {
+        let resolved = grant::resolve(texts.texts(), self.catalogue, &|extension| self.active.contains(extension));
         if self.registry.is_some() {
             for place in &resolved.unknown {
                 let remedy = "name an operation or a toolset that this release has";
-                self.faults.add(Rule::UnknownReference, &texts.entries[*place].0, remedy);
+                self.faults.add(Rule::UnknownReference, texts.pointer(*place), remedy);
             }
         }
         resolved
     }
 
-    fn list(&self, texts: Texts, resolved: &Resolution) -> GrantList {
-        let written = texts.entries.into_iter().map(|(_, entry)| entry).collect();
+    fn list(&self, texts: &Texts<'_>, resolved: &Resolution) -> GrantList {
+        let written = texts.texts().map(str::to_owned).collect();
         GrantList::new(written, &resolved.granted, self.catalogue)
     }
 
@@ -288,8 +286,8 @@ impl Reader<'_> {
         let resolved = self.resolve(&operations);
         self.granted_by_scope(&operations, &resolved, ceiling);
         self.families_of_scope(&events, ceiling.events);
-        for (pointer, name) in &delegates.entries {
-            self.known_binding(pointer, name, ceiling);
+        for (place, name) in delegates.texts().enumerate() {
+            self.known_binding(|| delegates.pointer(place), name, ceiling);
         }
         let executor = object.text("executor");
         let config = object.get("config").cloned().unwrap_or_else(empty);
@@ -312,7 +310,7 @@ impl Reader<'_> {
         Some(Binding {
             executor: executor.unwrap_or_default().to_owned(),
             config,
-            operations: self.list(operations, &resolved.under(ceiling.operations)),
+            operations: self.list(&operations, &resolved.under(ceiling.operations)),
             events: set(&events),
             delegates: set(&delegates),
             deadline_s: object.count("deadline_s"),
@@ -345,7 +343,7 @@ impl Reader<'_> {
 
     /// Notes each operation that the binding names and the scope does not grant; what the binding itself denies it does not
     /// ask for. Toolsets are narrowed instead (S03).
-    fn granted_by_scope(&mut self, texts: &Texts, resolved: &Resolution, ceiling: &Ceiling<'_>) {
+    fn granted_by_scope(&mut self, texts: &Texts<'_>, resolved: &Resolution, ceiling: &Ceiling<'_>) {
         if !ceiling.operations_whole {
             return;
         }
@@ -353,7 +351,7 @@ impl Reader<'_> {
             if ceiling.operations.possible.contains(*id) || resolved.denied.contains(*id) {
                 continue;
             }
-            let pointer = &texts.entries[*place].0;
+            let pointer = texts.pointer(*place);
             if ceiling.operations.denied.contains(*id) {
                 self.faults.add(Rule::OperationDenied, pointer, "remove it, or the denial in the scope's operations");
             } else {
@@ -363,17 +361,21 @@ impl Reader<'_> {
     }
 
     /// Notes each event family that lies in none of the scope's.
-    fn families_of_scope(&mut self, texts: &Texts, ceiling: &Families<'_>) {
-        for (pointer, name) in texts.entries.iter().filter(|_| ceiling.whole) {
+    fn families_of_scope(&mut self, texts: &Texts<'_>, ceiling: &Families<'_>) {
+        for (place, name) in texts.texts().enumerate().filter(|_| ceiling.whole) {
             if !ceiling.hold(name) {
-                self.faults.add(Rule::AuthorityWidening, pointer, "remove it, or add it to the scope's events");
+                self.faults.add(
+                    Rule::AuthorityWidening,
+                    texts.pointer(place),
+                    "remove it, or add it to the scope's events",
+                );
             }
         }
     }
 
-    fn known_binding(&mut self, pointer: &str, name: &str, ceiling: &Ceiling<'_>) {
+    fn known_binding(&mut self, pointer: impl FnOnce() -> String, name: &str, ceiling: &Ceiling<'_>) {
         if ceiling.bindings.as_ref().is_some_and(|bindings| !bindings.contains(name)) {
-            self.faults.add(Rule::UnknownReference, pointer, "name a binding of this scope");
+            self.faults.add(Rule::UnknownReference, pointer(), "name a binding of this scope");
         }
     }
 
@@ -381,7 +383,7 @@ impl Reader<'_> {
         let object = self.object(value, pointer, &ROUTE)?;
         let binding = object.text("binding");
         if let Some(name) = binding {
-            self.known_binding(&object.at("binding"), name, ceiling);
+            self.known_binding(|| object.at("binding"), name, ceiling);
         }
         let written = value.get("binding").is_some();
         let effect = match (object.text("effect")?, written) {
@@ -424,8 +426,8 @@ impl Reader<'_> {
     }
 }
 
-fn set(texts: &Texts) -> BTreeSet<String> {
-    texts.entries.iter().map(|(_, text)| text.clone()).collect()
+fn set(texts: &Texts<'_>) -> BTreeSet<String> {
+    texts.texts().map(str::to_owned).collect()
 }
 
 fn empty() -> Value {

@@ -5,9 +5,8 @@
 //! POINTER and makes the objects on the way. The commands of all warnings are meant to be run in their order: each
 //! starts from what the ones before it made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use conduit_api::Version;
 use conduit_api::views::GrantWarning;
 use serde_json::json;
 
@@ -47,6 +46,13 @@ struct Proposal {
     pointer: String,
     entries: Vec<String>,
     resolved: Resolution,
+}
+
+impl Proposal {
+    /// Whether an entry grants or denies the toolset.
+    fn mentions(&self, toolset: &str) -> bool {
+        self.entries.iter().any(|entry| Entry::read(entry).name == Name::Toolset(toolset))
+    }
 }
 
 impl<'w> Warner<'w> {
@@ -127,10 +133,8 @@ impl<'w> Warner<'w> {
             explicit.iter().flat_map(|id| self.toolsets_of[id.0 as usize].iter().copied()).collect();
         let mut named = OperationSet::none(self.catalogue);
         explicit.iter().for_each(|id| named.insert(*id));
-        let mentioned: BTreeSet<String> =
-            list.entries.iter().filter_map(|entry| toolset_of(entry)).map(str::to_owned).collect();
         for toolset in touched.into_iter().filter_map(|place| self.catalogue.toolsets().get(place)) {
-            if mentioned.contains(&*toolset.name) || !self.spells_older(toolset, &named) {
+            if !self.spells_older(toolset, &named) || list.mentions(&toolset.name) {
                 continue;
             }
             let denies = |id: &OperationId| {
@@ -163,13 +167,9 @@ impl<'w> Warner<'w> {
 
     /// Whether `named` has everything that some earlier version of the toolset had, and something of its extension's own.
     fn spells_older(&self, toolset: &ListedToolset, named: &OperationSet) -> bool {
-        let mut by_version: BTreeMap<Version, Vec<OperationId>> = BTreeMap::new();
-        for (id, since) in &toolset.members {
-            by_version.entry(*since).or_default().push(*id);
-        }
-        by_version.pop_last();
+        let Some((_, earlier)) = toolset.growth.split_last() else { return false };
         let mut own = false;
-        for members in by_version.values() {
+        for members in earlier {
             if !members.iter().all(|id| named.contains(*id)) {
                 return false;
             }
@@ -233,14 +233,6 @@ fn naming(entries: &[String], toolset: &ListedToolset, catalogue: &Catalogue) ->
     let mut list: Vec<String> = entries.iter().filter(|entry| !held(entry)).cloned().collect();
     list.insert(first.min(list.len()), format!("@{}", toolset.name));
     list
-}
-
-/// The toolset that an entry grants or denies.
-fn toolset_of(entry: &str) -> Option<&str> {
-    match Entry::read(entry).name {
-        Name::Toolset(name) => Some(name),
-        Name::Operation(_) => None,
-    }
 }
 
 /// The command that puts `value` at `pointer`. No name in either has a character that a shell would read.
