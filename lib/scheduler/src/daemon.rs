@@ -105,12 +105,7 @@ fn playbooks_unwritten(dir: &Path, error: &io::Error) -> ApiError {
 }
 
 /// Makes a generation active (C05).
-fn activate(
-    args: &Args,
-    start: &Start,
-    state: &StateDir,
-    store: &mut Store,
-) -> Result<(), ApiError> {
+fn activate(args: &Args, start: &Start, state: &StateDir, store: &mut Store) -> Result<(), ApiError> {
     let file = args.config.clone().unwrap_or_else(|| start.places.config_file());
     if args.config.is_some() && !file.exists() {
         let message = format!("the configuration file {} is not there; name another with --config", file.display());

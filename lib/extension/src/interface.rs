@@ -1,0 +1,150 @@
+//! The extension interface (X01): what an extension is asked, and what it may answer.
+//!
+//! Nothing here holds a token. What an extension learns about its caller is [`Authority`], which the toolbelt validated
+//! under the lease; what it may do is answer. Every write that follows from an answer is the toolbelt's.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use conduit_api::toolbelt::{EmitInput, WaitInput};
+use conduit_api::{ExecutionId, ScopeId, WorkId};
+use conduit_toolbelt::registry::Registration;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// An answer that may take a while. Whoever asks sets the deadline; an answer that is dropped is not wanted any more.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Who calls, as the toolbelt found it: validated, and never the token (T13).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Authority {
+    pub execution_id: ExecutionId,
+    pub work_id: WorkId,
+    pub scope_id: ScopeId,
+    pub binding: String,
+    /// Lease epoch of the calling segment.
+    pub epoch: i64,
+    /// Configuration generation that the execution is pinned to.
+    pub generation: i64,
+}
+
+/// One call of one of the extension's own operations; its input kept the operation's schema.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Invocation {
+    pub operation: String,
+    /// Names the request: the same one is the same request, also after a crash (design §9.5).
+    pub request_id: String,
+    pub input: Map<String, Value>,
+    pub authority: Authority,
+}
+
+/// What a handler came to.
+#[derive(Debug, Clone)]
+pub enum Invoked {
+    /// It is done; this is its output.
+    Output(Value),
+    /// For an operation that translates to a Wait (T17).
+    Wait(WaitPlan),
+    /// For an operation that translates to an Event (T17): accepted like `emit`'s.
+    Emission(EmitInput),
+}
+
+/// A Wait that is declared for the caller, like one of its own, and what the call returns besides.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaitPlan {
+    pub wait: WaitInput,
+    #[serde(default)]
+    pub output: Value,
+}
+
+/// A refusal in the extension's own words: 422 with its code and message (T13).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{code}: {message}")]
+#[serde(deny_unknown_fields)]
+pub struct OperationError {
+    /// `snake_case`, of the extension's own choice.
+    pub code: String,
+    pub message: String,
+}
+
+impl OperationError {
+    pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into() }
+    }
+}
+
+/// Why there is no answer of the extension's own.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Refused(#[from] OperationError),
+    /// It was not asked, or says that it did nothing: the same request may be made again.
+    #[error("the extension is not available: {0}")]
+    Unavailable(String),
+    /// It crashed, hung, or answered what it may not: whether anything happened is unknown.
+    #[error("the extension failed: {0}")]
+    Failed(String),
+}
+
+/// A call of somebody else's operation, put before a gate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GateCall {
+    pub operation: String,
+    pub request_id: String,
+    pub input: Map<String, Value>,
+    pub authority: Authority,
+    /// Names the exact call: execution, operation and input, whatever the request ID. A decision is bound to it (design §9.7).
+    /// SHA-256, 64 lower-case hex digits.
+    pub call_digest: String,
+}
+
+/// The three answers of a gate (G03).
+#[derive(Debug, Clone, PartialEq)]
+pub enum GateAnswer {
+    LetThrough,
+    /// The caller waits, and calls again when it goes on.
+    Park(WaitPlan),
+    Refuse(OperationError),
+}
+
+/// A Work about to start its first attempt, put before a start gate (G06).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartCall {
+    pub work_id: WorkId,
+    pub scope_id: ScopeId,
+    pub binding: String,
+}
+
+/// An operator's action. The operator was authenticated, and has the role that the action asks for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    pub name: String,
+    pub input: Map<String, Value>,
+    /// `operator:<name>` (M06).
+    pub actor: String,
+}
+
+/// An extension. What its registration does not declare is never asked.
+pub trait Extension {
+    /// What it adds; asked once.
+    fn registration(&self) -> Registration;
+
+    /// Carries out one of its operations, or translates it. The same `request_id` may come again (design §9.5).
+    fn invoke<'a>(&'a self, call: &'a Invocation) -> Answer<'a, Result<Invoked, Failure>>;
+
+    /// Judges a call of somebody else's operation (G02). Error: what makes the host refuse the call by itself (G04).
+    fn gate<'a>(&'a self, _call: &'a GateCall) -> Answer<'a, Result<GateAnswer, Failure>> {
+        Box::pin(async { Err(Failure::Failed("it has no gate".into())) })
+    }
+
+    /// Judges a Work before its first attempt (G06).
+    fn start_gate<'a>(&'a self, _call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {
+        Box::pin(async { Err(Failure::Failed("it has no start gate".into())) })
+    }
+
+    /// Carries out an operator's action.
+    fn act<'a>(&'a self, _action: &'a Action) -> Answer<'a, Result<Value, Failure>> {
+        Box::pin(async { Err(Failure::Failed("it has no actions".into())) })
+    }
+}
