@@ -38,6 +38,8 @@ pub struct ToolbeltRecord {
     pub result: String,
     /// Which check refused, in the words of the decision; never shown to the caller.
     pub rule: Option<&'static str>,
+    /// `toolbelt.refusal`: what the refusal tells an operator, where it tells more than its code (S07).
+    pub refusal: Option<&'static str>,
     pub generation: Option<i64>,
 }
 
@@ -49,8 +51,8 @@ pub struct History {
 }
 
 const RECORD: &str = "
-    INSERT INTO toolbelt_record (at_us, kind, execution_id, work_id, scope_id, operation, request_id, result, rule, generation)
-    VALUES (:at, :kind, :execution, :work, :scope, :operation, :request, :result, :rule, :generation)";
+    INSERT INTO toolbelt_record (at_us, kind, execution_id, work_id, scope_id, operation, request_id, result, rule, refusal, generation)
+    VALUES (:at, :kind, :execution, :work, :scope, :operation, :request, :result, :rule, :refusal, :generation)";
 const PRUNE: &str = "DELETE FROM toolbelt_record WHERE id <= (SELECT max(id) FROM toolbelt_record) - :keep";
 
 impl History {
@@ -113,7 +115,7 @@ impl History {
                     .execute(named_params! {
                         ":at": record.at.0, ":kind": kind, ":execution": record.execution_id, ":work": record.work_id,
                         ":scope": record.scope_id, ":operation": record.operation, ":request": record.request_id,
-                        ":result": record.result, ":rule": record.rule, ":generation": record.generation,
+                        ":result": record.result, ":rule": record.rule, ":refusal": record.refusal, ":generation": record.generation,
                     })
                     .map_err(doing("writing history"))?;
             }
@@ -154,6 +156,7 @@ mod tests {
             request_id: None,
             result: if called { "ok" } else { "forbidden" }.into(),
             rule: None,
+            refusal: None,
             generation: None,
         }
     }

@@ -8,7 +8,8 @@ use crate::error::{Error, Result, doing};
 pub(crate) const STORE: &[&str] =
     &[include_str!("../migrations/0001_core.sql"), include_str!("../migrations/0002_kernel.sql")];
 /// The steps of `history.db`.
-pub(crate) const HISTORY: &[&str] = &[include_str!("../migrations/history_0001.sql")];
+pub(crate) const HISTORY: &[&str] =
+    &[include_str!("../migrations/history_0001.sql"), include_str!("../migrations/history_0002.sql")];
 
 /// The schema that the database has. Error: `store_newer` when this release does not know it.
 pub(crate) fn version(conn: &Connection, steps: &[&str]) -> Result<usize> {

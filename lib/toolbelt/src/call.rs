@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::check::{self, Assertions, Authorized, CreateWork, DeclareOutcome, Emit, Operation, ReadContext, Wait};
 use crate::error::{Error, Result};
+use crate::registry::Registry;
 use crate::token::{self, TokenRecord};
 use crate::{context, guidance, operations, replay};
 
@@ -26,6 +27,8 @@ pub struct Toolbelt {
     store: Store,
     history: History,
     snapshots: SnapshotCache,
+    /// What this release has; each generation's lists are resolved against it (S02).
+    registry: Rc<Registry>,
     execution: ExecutionId,
 }
 
@@ -44,12 +47,13 @@ struct Known {
 }
 
 impl Toolbelt {
-    /// Opens the store of `state` for the socket of `execution`.
-    pub fn open(state: &Path, execution: ExecutionId) -> Result<Self> {
+    /// Opens the store of `state` for the socket of `execution`, whose calls are of operations of `registry`.
+    pub fn open(state: &Path, execution: ExecutionId, registry: Rc<Registry>) -> Result<Self> {
         let state = StateDir::open(state)?;
         let store = Store::open(&state)?;
         let history = History::open(&state)?;
-        Ok(Self { state, store, history, snapshots: SnapshotCache::default(), execution })
+        let snapshots = SnapshotCache::new(registry.catalogue().clone());
+        Ok(Self { state, store, history, snapshots, registry, execution })
     }
 
     /// Carries out one call, or refuses it; either way a record of it is kept (T05, T06).
@@ -75,14 +79,14 @@ impl Toolbelt {
 
     /// The guidance of what the bearer may call (E02).
     pub fn guidance(&mut self, bearer: &str) -> Result<Value, ApiError> {
-        self.look("guidance", bearer, |token, snapshot| {
-            guidance::of(token, |name| snapshot.authorize_operation(&token.scope, name))
-        })
+        let registry = Rc::clone(&self.registry);
+        self.look("guidance", bearer, |token, snapshot| guidance::of(token, snapshot, &registry))
     }
 
     /// Which of the bearer's operations serve `capability` (E02). Builtins serve none.
     pub fn serving(&mut self, bearer: &str, capability: &str) -> Result<Value, ApiError> {
-        self.look("serving", bearer, |_, _| serde_json::json!({"capability": capability, "operations": []}))
+        let registry = Rc::clone(&self.registry);
+        self.look("serving", bearer, |token, snapshot| guidance::serving(token, snapshot, &registry, capability))
     }
 
     /// What to tell a bearer about a request that cannot be read: `told`, or the refusal of who may not call at all and
@@ -127,11 +131,29 @@ impl Toolbelt {
         done: Result<T>,
         now: Now,
     ) -> Result<T, ApiError> {
-        self.record(token, operation, request_id, done.as_ref().map(|_| ()), now);
+        let refusal = done.as_ref().err().and_then(|error| self.refusal(token?, operation, error));
+        self.record(token, operation, request_id, done.as_ref().map(|_| ()), refusal, now);
         done.map_err(|error| {
             log(&error, &self.execution);
             error.to_api()
         })
+    }
+
+    /// What the record of a refusal says to the operator: the configuration lags the playbook that the caller's binding
+    /// started on, in the generation that the caller is pinned to (S07).
+    fn refusal(&mut self, token: &TokenRecord, operation: &str, error: &Error) -> Option<&'static str> {
+        const CONFIG_DRIFT: &str = "config_drift";
+        if !error.rule().is_some_and(|rule| check::rule::OF_GRANTS.contains(&rule)) {
+            return None;
+        }
+        let (state, snapshots) = (&self.state, &mut self.snapshots);
+        match self.store.read(|r| snapshots.pinned(r, state, token.generation)) {
+            Ok(pinned) => pinned.drift(&token.scope, &token.binding, operation).then_some(CONFIG_DRIFT),
+            Err(error) => {
+                tracing::warn!(%error, "a refusal is recorded without looking for drift");
+                None
+            }
+        }
     }
 
     /// Writes the records that have gathered, when nothing else is to be done; `false` when others write, so that it is
@@ -276,6 +298,7 @@ impl Toolbelt {
         operation: &str,
         request_id: Option<&str>,
         done: Result<(), &Error>,
+        refusal: Option<&'static str>,
         now: Now,
     ) {
         let (result, rule) = match done {
@@ -293,6 +316,7 @@ impl Toolbelt {
             request_id: request_id.map(|id| id.chars().take(REQUEST_ID_BYTES_MAX).collect()),
             result,
             rule,
+            refusal,
             generation: token.map(|t| t.generation),
         };
         warn_if_lost(self.history.note(record));

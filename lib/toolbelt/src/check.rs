@@ -82,6 +82,9 @@ pub mod rule {
     pub const UNDECLARED: &str = "the operation is not declared";
     pub const NOT_GRANTED: &str = "the operation is not in the token's allowlist";
     pub const CEILING: &str = "the configuration does not allow the operation now";
+
+    /// Those that say what a grant lacks; the others are about the token and what it was used for.
+    pub const OF_GRANTS: [&str; 3] = [UNDECLARED, NOT_GRANTED, CEILING];
 }
 
 /// Decides checks 1 to 4 of T05. `Err` names the first rule that failed.

@@ -8,6 +8,7 @@ mod routes;
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::limits::BODY_BYTES_MAX;
@@ -67,7 +68,7 @@ impl Desk {
         let toolbelt = match &mut *held {
             Some(open) => open,
             closed => {
-                let opened = Toolbelt::open(&self.state, self.execution.clone());
+                let opened = Toolbelt::open(&self.state, self.execution.clone(), Rc::new(conduit_release::registry()));
                 closed.insert(opened.map_err(|error| {
                     tracing::error!(execution_id = self.execution.as_str(), %error, "the toolbelt could not be opened");
                     error.to_api()

@@ -1,6 +1,9 @@
 //! The same request gets the same answer, a changed one is a conflict, and records go when nobody can ask again.
 
+use std::rc::Rc;
+
 use conduit_coordination::executions::SegmentEnd;
+use conduit_toolbelt::registry::Registry;
 use conduit_toolbelt::{Toolbelt, sweep};
 use serde_json::json;
 
@@ -155,7 +158,13 @@ fn concurrent_repetitions_of_one_request_commit_once() {
     let speaker = host.speaker(&[]);
     let call = keyed("create_work", "r", json!({"binding": "child", "keys": ["only"]}));
     let (state, token, execution, now) = (host.state(), &speaker.token, &speaker.claimed.execution, host.now);
-    let ask = || Toolbelt::open(&state, execution.clone()).unwrap().call_at(token, &call, None, now).unwrap().response;
+    let ask = || {
+        Toolbelt::open(&state, execution.clone(), Rc::new(Registry::builtins()))
+            .unwrap()
+            .call_at(token, &call, None, now)
+            .unwrap()
+            .response
+    };
     let answers: Vec<_> = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
         callers.into_iter().map(|caller| caller.join().unwrap()).collect()

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use conduit_api::toolbelt::CallRequest;
-use conduit_api::{ApiError, ExecutionId, ScopeId, WorkId};
-use conduit_config::{ConfigService, Registered, Retry};
+use conduit_api::{ApiError, ExecutionId, ScopeId, Version, WorkId};
+use conduit_config::{ConfigService, Playbook, Registered, Retry};
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::source;
 use conduit_coordination::executions::{self, Claim, Claimed, Completed, SegmentEnd};
 use conduit_coordination::work::{self, NewWork};
 use conduit_store::lease::Demand;
 use conduit_store::{Clock, Now, StateDir, Store, mint};
+use conduit_toolbelt::registry::{OperationSpec, Registration, Registry};
 use conduit_toolbelt::{Called, Error, Grants, NewToken, Toolbelt, token};
 use rusqlite::Connection;
 use rusqlite::types::Value as Shown;
@@ -47,6 +48,18 @@ pub fn grants() -> Grants {
     Grants { operations: list(&BUILTINS), events: list(&["demo.survey"]), delegates: list(&["child"]) }
 }
 
+/// The builtins, and an extension `lab` that an operator has to enable.
+pub fn registry() -> Registry {
+    let mut credential = OperationSpec::new("lab.credential", "Lend a credential", json!({"type": "object"}));
+    credential.capabilities = vec!["git.credential".into()];
+    let read = OperationSpec::new("lab.read", "Read the laboratory", json!({"type": "object"}));
+    let lab = Registration {
+        operations: vec![credential, read],
+        ..Registration::new("lab", Version::new(1, 0, 0), "A laboratory")
+    };
+    Registry::new(vec![lab]).0
+}
+
 pub struct Host {
     base: tempfile::TempDir,
     pub store: Store,
@@ -72,8 +85,14 @@ impl Host {
         let mut store = Store::open(&state).unwrap();
         let file = base.path().join("config.json");
         std::fs::write(&file, configuration.to_string()).unwrap();
-        let registry = Registered::builtins().executor("shell", |_, _| Vec::new());
-        let service = ConfigService::new(state, file, Rc::new(registry));
+        let references = Registered::of(registry().catalogue().clone())
+            .executor_with_playbook(
+                "shell",
+                |_, _| Vec::new(),
+                |config| Some(config.get("playbook")?.as_str()?.to_owned()),
+            )
+            .playbook(Playbook { name: "survey".into(), operations: vec!["emit".into(), "lab.read".into()] });
+        let service = ConfigService::new(state, file, Rc::new(references));
         let now = Clock.now();
         service.start(&mut store, now).unwrap();
         Self { base, store, now, service }
@@ -139,7 +158,7 @@ impl Host {
     }
 
     pub fn toolbelt(&self, execution: &ExecutionId) -> Toolbelt {
-        Toolbelt::open(&self.state(), execution.clone()).unwrap()
+        Toolbelt::open(&self.state(), execution.clone(), Rc::new(registry())).unwrap()
     }
 
     /// A running segment of a new Work that owns `keys`.
@@ -147,6 +166,17 @@ impl Host {
         self.create(keys);
         let claimed = self.claim();
         self.go_on(claimed)
+    }
+
+    /// A running segment whose token has what its pinned binding grants.
+    pub fn granted(&mut self, operations: &[&str]) -> Speaker {
+        self.create(&[]);
+        let claimed = self.claim();
+        let operations = operations.iter().map(|name| (*name).to_owned()).collect();
+        let token = self.issue(&claimed, &Grants { operations, ..Grants::default() });
+        self.launch(&claimed);
+        let toolbelt = self.toolbelt(&claimed.execution);
+        Speaker { claimed, token, toolbelt }
     }
 
     /// Issues the token of a claim, launches it and opens its toolbelt.
@@ -191,6 +221,13 @@ impl Host {
         let file = self.state().join("store.db");
         let tables = texts(&file, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name");
         tables.into_iter().map(|table| (table.clone(), dump(&file, &table))).collect()
+    }
+
+    /// `operation refusal` of every recorded call, oldest first.
+    pub fn refusals(&self, speaker: &mut Speaker) -> Vec<String> {
+        assert!(speaker.toolbelt.flush_history());
+        let records = "SELECT operation || coalesce(' ' || refusal, '') FROM toolbelt_record ORDER BY id";
+        texts(&self.state().join("history.db"), records)
     }
 
     /// `kind operation result rule` of every recorded call, oldest first.
