@@ -156,8 +156,7 @@ fn list() -> impl Strategy<Value = Vec<&'static str>> {
         "@rare.user",
         "!@rare.user",
     ];
-    let shuffled = prop::sample::subsequence(entries, 0..8).prop_shuffle();
-    shuffled
+    prop::sample::subsequence(entries, 0..8).prop_shuffle()
 }
 
 proptest! {

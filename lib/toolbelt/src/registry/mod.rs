@@ -74,9 +74,9 @@ impl Registry {
         (Self { builtins, registrations, operations, catalogue }, refused)
     }
 
-    /// The registry with one more registration. Errors: its faults, and `conflict` when its name is registered already;
+    /// Adds one more registration. Errors: its faults, and `conflict` when its name is registered already;
     /// then nothing of it is registered.
-    pub fn register(self, registration: Registration) -> Result<Self, (Self, Vec<Refused>)> {
+    pub fn register(&mut self, registration: Registration) -> Result<(), Vec<Refused>> {
         let mut faults = rules::faults_of(&registration);
         if self.registration(&registration.name).is_some() {
             faults.push(Refused {
@@ -88,11 +88,12 @@ impl Registry {
         }
         if !faults.is_empty() {
             faults.sort();
-            return Err((self, faults));
+            return Err(faults);
         }
-        let mut all = self.registrations;
+        let mut all = std::mem::take(&mut self.registrations);
         all.push(registration);
-        Ok(Self::new(all).0)
+        *self = Self::new(all).0;
+        Ok(())
     }
 
     /// Every registration, in the order of names.
