@@ -15,6 +15,7 @@ use conduit_store::lease::Demand;
 
 use crate::host::{Host, LEASE_US, Live};
 use crate::segment::{self, Ended, Fault, Pause};
+use crate::start;
 use crate::turn::{self, follow};
 
 /// Takes over every execution that was left in the middle of a segment, and removes what belongs to none.
@@ -102,7 +103,7 @@ async fn restored(host: &Host, orphan: &Orphan) -> Claimed {
 /// Everything that can fail or last comes before the old token ends: between the commit that replaces it and the new one
 /// in its file nothing is waited for.
 async fn restore(host: &Host, orphan: &Orphan) -> Result<Claimed, ApiError> {
-    let bound = segment::bound(host, &orphan.left)?;
+    let bound = start::bound(host, &orphan.left)?;
     let rundir = if bound.executor.transport() == Transport::None {
         None
     } else {
@@ -112,13 +113,13 @@ async fn restore(host: &Host, orphan: &Orphan) -> Result<Claimed, ApiError> {
     };
     let now = host.now();
     // The deadline of the segment stands; a boot ends every process, so one of another boot cannot be alive.
-    let deadline = orphan.deadline_boot_us.unwrap_or(now.boot_us + segment::deadline_us(&bound.binding));
+    let deadline = orphan.deadline_boot_us.unwrap_or(now.boot_us + start::deadline_us(&bound.binding));
     let (claimed, token) = host.store.borrow_mut().write(|tx| {
         let claimed = recover(tx, host, orphan)?;
         let fence = claimed.fence();
         let issue = |_: &RunDir| -> Result<_, Fault> {
             let fenced = tx.fenced(&fence, &Demand::Ownership, now)?;
-            Ok(segment::issue(&fenced, &claimed, &bound.binding, deadline)?)
+            Ok(start::issue(&fenced, &claimed, &bound.binding, deadline)?)
         };
         let token = rundir.as_ref().map(issue).transpose()?;
         Ok::<_, Fault>((claimed, token))

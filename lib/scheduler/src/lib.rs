@@ -2,8 +2,8 @@
 //! it declared.
 //!
 //! One thread. [`turn`] does what there is to do now; [`daemon`] waits for a ring, a due time or the end of a process,
-//! and takes a turn again; [`upkeep`] renews leases and minds deadlines meanwhile. [`segment`] follows one segment from its claim to its end; [`adopt`] finds those that an
-//! earlier daemon left.
+//! and takes a turn again; [`upkeep`] renews leases and minds deadlines meanwhile. [`segment`] follows one segment from its
+//! claim to its end, [`start`] brings it to its running process, and [`adopt`] finds those that an earlier daemon left.
 #![forbid(unsafe_code)]
 
 mod adopt;
@@ -13,6 +13,7 @@ mod host;
 mod outputs;
 mod playbooks;
 mod segment;
+mod start;
 #[cfg(test)]
 mod testing;
 mod turn;

@@ -1,25 +1,22 @@
-//! One segment, from its claim to its end: endpoint, token, kernel, and what it declared.
+//! One segment, from its claim to its end: started by [`crate::start`], followed, and concluded with what it declared.
 //!
 //! Every step is recorded before the next is taken, and each can be taken again: a daemon that dies at any point
 //! leaves rows from which [`crate::adopt`] goes on.
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::{ApiError, AttemptId, Code, ExecutionId, Retry};
-use conduit_config::Binding;
 use conduit_coordination::executions::{self, Claimed, Completed, SegmentEnd};
-use conduit_endpoint::{control, rundir, rundir::RunDir};
-use conduit_extension::{Executor, Phase, SegmentContext, SegmentEnd as Means, Transport};
-use conduit_kernel::{Conclusion, Launched, Prepared, Reason, Staged, StopReason, Terminal};
-use conduit_store::Clock;
+use conduit_endpoint::{control, rundir};
+use conduit_extension::SegmentEnd as Means;
+use conduit_kernel::{Conclusion, Launched, Reason, StopReason, Terminal};
 use conduit_store::lease::Demand;
-use conduit_toolbelt::{Grants, NewToken, Token, token};
 use serde_json::json;
 
 use crate::host::{Host, Live};
 use crate::outputs;
+use crate::start::{self, Bound, Started, bound};
 
 /// The wait before a step that has to succeed is tried again: it doubles from try to try.
 #[derive(Debug)]
@@ -41,27 +38,12 @@ impl Default for Pause {
     }
 }
 
-/// What a binding of the pinned generation says about a segment.
-pub struct Bound {
-    pub binding: Binding,
-    pub executor: Rc<dyn Executor>,
-}
-
-/// The pinned binding and its executor. Errors: `unknown_binding`, `unavailable`.
-pub fn bound(host: &Host, claimed: &Claimed) -> Result<Bound, ApiError> {
-    let snapshot = host.pinned(claimed.generation).map_err(|error| error.to_api())?;
-    let missing = || ApiError::new(Code::UnknownBinding, "the configuration has no such binding in this scope");
-    let binding = snapshot.binding(&claimed.scope, &claimed.binding).cloned().ok_or_else(missing)?;
-    let executor = host.executors.get(&binding.executor).ok_or_else(missing)?;
-    Ok(Bound { binding, executor })
-}
-
 /// Runs a claimed segment to its end.
 pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
     tracing::info!(
         execution = %claimed.execution, work = %claimed.work, epoch = claimed.epoch, segment = claimed.segment, "claimed"
     );
-    let ended = match start(&host, &claimed).await {
+    let ended = match start::start(&host, &claimed).await {
         Ok(Started::Launched(launched, deadline_boot_us)) => {
             live.launched.set(true);
             watch(&host, &live, &claimed, launched, deadline_boot_us).await
@@ -71,16 +53,6 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
         Err(refused) => refused,
     };
     record(&host, &claimed, ended).await;
-}
-
-/// How far a segment came.
-enum Started {
-    /// It runs, until its deadline in microseconds since boot.
-    Launched(Launched, i64),
-    /// Past the boundary, and the launch failed: only evidence can say whether anything started (K01).
-    Dispatched(AttemptId),
-    /// Somebody asked to stop it before the boundary, so nothing was started.
-    Stopped(AttemptId),
 }
 
 /// How a segment ended, and what the kernel has to be told in the same transaction.
@@ -110,7 +82,7 @@ impl Ended {
     }
 
     /// The segment could not be started: by a fault of the host that can pass, or because it is impossible.
-    fn not_started(error: ApiError, staged: Option<AttemptId>) -> Self {
+    pub fn not_started(error: ApiError, staged: Option<AttemptId>) -> Self {
         let ApiError { code, message, .. } = error;
         let passes = code.retry() == Retry::SameRequest || code == Code::StateUnavailable;
         let end = if passes {
@@ -120,135 +92,6 @@ impl Ended {
         };
         Self { end, attempt: staged.map(|attempt| (attempt, Past::Staging)) }
     }
-}
-
-/// Everything up to the running process: endpoint, bundle, token, the boundary, the launch.
-async fn start(host: &Host, claimed: &Claimed) -> Result<Started, Ended> {
-    let mut staged = None;
-    match advance(host, claimed, &mut staged).await {
-        Ok(started) => Ok(started),
-        Err(error) => Err(Ended::not_started(error, staged)),
-    }
-}
-
-/// What depends on nothing that another process answers is done while the spawner binds the socket, and the runner comes
-/// up while the boundary is committed. Neither does anything by itself: the runner waits for its token.
-async fn advance(host: &Host, claimed: &Claimed, staged: &mut Option<AttemptId>) -> Result<Started, ApiError> {
-    let bound = bound(host, claimed)?;
-    let rundir = RunDir::prepare(host.state.path(), &claimed.execution)?;
-    let toolbelt = bound.executor.transport() == Transport::Toolbelt;
-    let ready = match rundir.socket_in_place() {
-        _ if !toolbelt => ready(host, claimed, &bound, &rundir, None, staged)?,
-        Some(socket) => {
-            let preparing = async {
-                // The request leaves first.
-                tokio::task::yield_now().await;
-                ready(host, claimed, &bound, &rundir, Some(socket), staged)
-            };
-            let (served, ready) = tokio::join!(control::serve(&host.places, &claimed.execution), preparing);
-            served?;
-            ready?
-        }
-        None => {
-            let socket = control::serve(&host.places, &claimed.execution).await?;
-            ready(host, claimed, &bound, &rundir, Some(socket), staged)?
-        }
-    };
-    launch(host, claimed, &bound.binding, ready, toolbelt.then_some(&rundir))
-}
-
-/// A segment that lacks nothing but its boundary.
-struct Ready {
-    prepared: Prepared,
-    staged: Staged,
-}
-
-/// Plans a segment, builds its bundle and starts its runner, which waits. Nothing of it is on record, and what a crash leaves
-/// of it the next start removes.
-fn ready(
-    host: &Host,
-    claimed: &Claimed,
-    bound: &Bound,
-    rundir: &RunDir,
-    endpoint: Option<PathBuf>,
-    staged: &mut Option<AttemptId>,
-) -> Result<Ready, ApiError> {
-    let context = SegmentContext {
-        execution_id: claimed.execution.clone(),
-        work_id: claimed.work.clone(),
-        scope_id: claimed.scope.clone(),
-        binding: claimed.binding.clone(),
-        attempt: claimed.attempt,
-        epoch: claimed.epoch,
-        segment: claimed.segment,
-        token_file: endpoint.is_some().then(|| rundir.token_file()),
-        endpoint,
-        toolbelt_dir: host.programs.clone(),
-        playbook_dir: host.places.playbooks(),
-        run_dir: rundir.path().to_owned(),
-        deadline_ms: u64::try_from(deadline_us(&bound.binding) / 1000).unwrap_or(u64::MAX),
-    };
-    let phase = if claimed.segment > 1 { Phase::Resume } else { Phase::Run };
-    let request = bound.executor.plan(&bound.binding.config, &context, phase)?;
-    let prepared = host.kernel.prepare(&request, host.now())?;
-    *staged = Some(prepared.attempt.clone());
-    let mut bundle = host.kernel.stage_prepared(&prepared)?;
-    host.kernel.start(&mut bundle)?;
-    Ok(Ready { prepared, staged: bundle })
-}
-
-/// One commit makes the token that the process will have, puts the operation that it will be on record and crosses the
-/// boundary (T02, K01); behind it the token is put in place and the runner let go. Process and token end at one instant,
-/// which was fixed when the operation was looked at (T03).
-fn launch(
-    host: &Host,
-    claimed: &Claimed,
-    binding: &Binding,
-    Ready { prepared, staged }: Ready,
-    rundir: Option<&RunDir>,
-) -> Result<Started, ApiError> {
-    let (attempt, deadline_boot_us) = (prepared.attempt.clone(), prepared.deadline_boot_us);
-    let crossed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, Clock, |tx| {
-        if !executions::started(tx, attempt.as_str(), deadline_boot_us)? {
-            return Ok::<_, Fault>(None);
-        }
-        let issued = rundir.map(|rundir| Ok::<_, Fault>((rundir, issue(tx, claimed, binding, deadline_boot_us)?)));
-        let issued = issued.transpose()?;
-        host.kernel.admit_prepared(tx, &prepared, tx.now())?;
-        host.kernel.dispatch(tx, &staged, tx.now())?;
-        Ok(Some(issued))
-    })?;
-    let Some(issued) = crossed else { return Ok(Started::Stopped(attempt)) };
-    if let Some((rundir, token)) = issued {
-        rundir.write_token(token.expose())?;
-    }
-    Ok(match host.kernel.launch(staged) {
-        Ok(launched) => Started::Launched(launched, deadline_boot_us),
-        Err(error) => {
-            tracing::error!(execution = %claimed.execution, %error, "the launch failed; the evidence decides what became of it");
-            Started::Dispatched(attempt)
-        }
-    })
-}
-
-pub fn deadline_us(binding: &Binding) -> i64 {
-    i64::try_from(binding.deadline_s.saturating_mul(1_000_000)).unwrap_or(i64::MAX)
-}
-
-/// A fresh token for the claim, with what its binding grants (C07).
-pub fn issue(
-    tx: &conduit_store::Fenced<'_>,
-    claimed: &Claimed,
-    binding: &Binding,
-    expires_boot_us: i64,
-) -> Result<Token, conduit_toolbelt::Error> {
-    let list = |names: &std::collections::BTreeSet<String>| names.iter().cloned().collect();
-    let grants = Grants {
-        operations: binding.operations.granted().map(str::to_owned).collect(),
-        events: list(&binding.events),
-        delegates: list(&binding.delegates),
-    };
-    token::issue(tx, &NewToken { claimed, grants: &grants, expires_boot_us })
 }
 
 /// Follows a running process until its runner has ended, and stops it when somebody asks, or when the runner itself
