@@ -268,6 +268,32 @@ fn a_configuration_is_checked_applied_and_shown_without_what_is_the_executors() 
     assert_eq!(checked["diagnostics"][0]["pointer"], "/scopes/demo/bindings/survey/config/command/0");
 }
 
+/// S05, S06
+#[test]
+fn validate_and_apply_warn_of_a_playbook_that_its_binding_lags_and_say_the_command() {
+    let server = Server::start();
+    let mut next = configuration();
+    next["scopes"]["off"] = json!({"operations": ["emit"], "bindings": {"b": {
+        "executor": "shell", "config": {"command": ["/bin/true"], "playbook": "os"}, "operations": ["emit"],
+    }}});
+    for path in ["/v1/config/validate", "/v1/config/apply"] {
+        let reply = server.post(path, &json!({"config": next})).json();
+        let warning = &reply["warnings"][0];
+        assert_eq!(
+            (&reply["valid"], &warning["scope"], &warning["binding"]),
+            (&json!(true), &json!("off"), &json!("b"))
+        );
+        assert_eq!(warning["operations"], json!(["create_work", "wait", "declare_outcome", "read_context"]));
+        let command = "open-conduit config set /scopes/off/operations \
+                       '[\"emit\",\"create_work\",\"wait\",\"declare_outcome\",\"read_context\"]'";
+        assert_eq!(warning["commands"][0], command);
+    }
+    // One that this release does not have is a fault, told by its place.
+    next["scopes"]["off"]["bindings"]["b"]["config"]["playbook"] = json!("so");
+    let checked = server.post("/v1/config/validate", &json!({"config": next})).json();
+    assert_eq!(checked["diagnostics"][0]["code"], "unknown_reference");
+}
+
 #[test]
 fn health_says_which_parts_are_away() {
     let server = Server::start();

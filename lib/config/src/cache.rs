@@ -51,10 +51,3 @@ fn held(slot: &mut Option<Rc<Snapshot>>, number: i64, load: impl FnOnce() -> Res
     }
     Ok(Rc::clone(slot.insert(Rc::new(load()?))))
 }
-
-/// For a process that knows the builtin operations alone.
-impl Default for SnapshotCache {
-    fn default() -> Self {
-        Self::new(Catalogue::builtins())
-    }
-}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use conduit_api::UnixMicros;
-use conduit_config::{Applied, ConfigService, Error, Origin, Registered, SnapshotCache, Started};
+use conduit_config::{Applied, Catalogue, ConfigService, Error, Origin, Registered, SnapshotCache, Started};
 use conduit_store::{Now, StateDir, Store, named_params};
 
 const NOW: Now = Now { wall: UnixMicros(1_000_000), boot_us: 0, boot_id: "boot" };
@@ -64,7 +64,7 @@ impl Host {
 
     /// The number and the hash of the active generation.
     fn active(&mut self) -> (i64, String) {
-        let mut cache = SnapshotCache::default();
+        let mut cache = SnapshotCache::new(Catalogue::builtins());
         let snapshot = self.store.read(|read| cache.active(read, &self.state)).unwrap();
         (snapshot.generation, snapshot.hash.clone())
     }
@@ -119,7 +119,7 @@ fn a_file_with_faults_stops_the_first_start_and_leaves_no_generation() {
     let error = host.start().unwrap_err();
     assert_eq!(code(&error), "invalid_config");
     assert!(error.to_string().contains("config.json") && error.to_string().contains("invalid_name"), "{error}");
-    let mut cache = SnapshotCache::default();
+    let mut cache = SnapshotCache::new(Catalogue::builtins());
     let none = host.store.read(|read| cache.active(read, &host.state)).unwrap_err();
     assert_eq!(code(&none), "unavailable");
 }
@@ -150,7 +150,7 @@ fn a_generation_whose_bytes_are_gone_or_altered_is_replaced_by_the_file() {
             None => std::fs::remove_file(&bytes).unwrap(),
             Some(other) => std::fs::write(&bytes, other).unwrap(),
         }
-        let mut cache = SnapshotCache::default();
+        let mut cache = SnapshotCache::new(Catalogue::builtins());
         let refused = host.store.read(|read| cache.active(read, &host.state)).unwrap_err();
         assert_eq!(code(&refused), "state_unavailable");
 
@@ -226,7 +226,7 @@ fn an_adopted_file_cannot_take_away_a_scope_with_work_that_has_not_ended() {
 fn an_apply_publishes_the_next_generation_and_a_cache_sees_it_at_once() {
     let mut host = Host::started();
     let demo = "demo".parse().unwrap();
-    let mut cache = SnapshotCache::default();
+    let mut cache = SnapshotCache::new(Catalogue::builtins());
     let before = host.store.read(|read| cache.active(read, &host.state)).unwrap();
     assert!(before.authorize_operation(&demo, "emit") && before.authorize_event(&demo, "demo.a"));
     let again = host.store.read(|read| cache.active(read, &host.state)).unwrap();

@@ -4,6 +4,7 @@ use conduit_api::UnixMicros;
 
 use super::*;
 use crate::cache::SnapshotCache;
+use crate::catalogue::Catalogue;
 use crate::registry::Registered;
 
 const NOW: Now = Now { wall: UnixMicros(1), boot_us: 0, boot_id: "boot" };
@@ -19,7 +20,7 @@ fn process(base: &tempfile::TempDir) -> (ConfigService, Store) {
 }
 
 fn active(service: &ConfigService, store: &mut Store) -> Snapshot {
-    let snapshot = store.read(|read| SnapshotCache::default().active(read, &service.state)).unwrap();
+    let snapshot = store.read(|read| SnapshotCache::new(Catalogue::builtins()).active(read, &service.state)).unwrap();
     Rc::unwrap_or_clone(snapshot)
 }
 
