@@ -76,7 +76,7 @@ fn the_cost_of_validating_grows_with_the_document_and_hardly_with_the_release() 
     assert!(wide < large * 6, "10 times the release costs {wide:?} instead of {large:?}");
 }
 
-/// C01, S01: run with `--release -- --ignored --nocapture` to see the time.
+/// Run with `--release -- --ignored --nocapture` to see the time.
 #[test]
 #[ignore = "measures"]
 fn a_configuration_of_one_mebibyte_against_a_thousand_operations() {
