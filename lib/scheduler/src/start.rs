@@ -45,6 +45,9 @@ pub enum Started {
     Stopped(AttemptId),
 }
 
+/// Turns of the runtime in which a request gets out: the connection is made, its task starts, and that writes.
+const REQUEST_TURNS: usize = 3;
+
 /// Everything up to the running process: endpoint, bundle, token, the boundary, the launch.
 pub async fn start(host: &Host, claimed: &Claimed) -> Result<Started, Ended> {
     let mut staged = None;
@@ -64,8 +67,10 @@ async fn advance(host: &Host, claimed: &Claimed, staged: &mut Option<AttemptId>)
         _ if !toolbelt => ready(host, claimed, &bound, &rundir, None, staged)?,
         Some(socket) => {
             let preparing = async {
-                // The request leaves first.
-                tokio::task::yield_now().await;
+                // The request leaves first; what it is prepared with below holds the thread. Too few turns cost time only.
+                for _ in 0..REQUEST_TURNS {
+                    tokio::task::yield_now().await;
+                }
                 ready(host, claimed, &bound, &rundir, Some(socket), staged)
             };
             let (served, ready) = tokio::join!(control::serve(&host.places, &claimed.execution), preparing);
