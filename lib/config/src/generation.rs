@@ -34,20 +34,21 @@ pub(crate) fn active_number(read: &Read<'_>) -> conduit_store::Result<Option<i64
     read.optional("reading the active generation", ACTIVE_NUMBER, [], |row| row.get(0))
 }
 
-/// Loads generation `number`, with the playbooks that were recorded for its bindings. Error: as for [`committed`].
+/// Loads generation `number`. Error: as for [`committed`].
 pub(crate) fn load(read: &Read<'_>, state: &StateDir, number: i64, catalogue: &Catalogue) -> Result<Snapshot> {
-    let mut checked = committed(read, state, number, catalogue)?;
-    recorded::apply(&mut checked.config, recorded::read(read, number)?);
-    Ok(Snapshot::new(number, checked))
+    Ok(Snapshot::new(number, committed(read, state, number, catalogue)?))
 }
 
-/// Reads generation `number`: its bytes, verified against its hash, its lists resolved against `catalogue`; no executor is asked.
+/// Reads generation `number`: its bytes, verified against its hash, its lists resolved against `catalogue`, and the
+/// playbooks that were recorded for its bindings. No executor is asked.
 ///
 /// Errors: `state_unavailable` when there is no such generation, or its bytes are missing or altered; `internal` when
 /// they cannot be read at this moment.
 pub(crate) fn committed(read: &Read<'_>, state: &StateDir, number: i64, catalogue: &Catalogue) -> Result<Checked> {
-    parse::trusted(&bytes(read, state, number)?, catalogue)
-        .map_err(|faults| Error::GenerationDamaged { generation: number, why: Error::Invalid(faults).to_string() })
+    let mut checked = parse::trusted(&bytes(read, state, number)?, catalogue)
+        .map_err(|faults| Error::GenerationDamaged { generation: number, why: Error::Invalid(faults).to_string() })?;
+    recorded::apply(&mut checked.config, recorded::read(read, number)?);
+    Ok(checked)
 }
 
 /// The bytes of generation `number`, verified against its hash. Error: as for [`committed`].

@@ -149,3 +149,22 @@ fn a_refused_call_is_drift_only_when_the_bindings_own_playbook_relies_on_it() {
     assert_eq!(host.seen(catalogue(&operations)), renewed);
     assert!(renewed.drift(&scope(), "author", "wait"));
 }
+
+/// S05, C06
+#[test]
+fn a_scope_whose_binding_has_a_playbook_keeps_its_row_when_another_scope_changes() {
+    let mut host = Host::new(&document(true));
+    let operations = ["lab.read", "lab.write"];
+    host.start(release(&operations, &["emit"]));
+    let mut next = document(true);
+    next["scopes"]["other"] = json!({});
+    let file = host.base.path().join("config.json");
+    let service = ConfigService::new(host.state.clone(), file, Rc::new(release(&operations, &["emit"])));
+    let applied = service.apply(&mut host.store, next.to_string().as_bytes(), Some(1), "owner", NOW).unwrap();
+    assert_eq!(applied.generation, 2);
+    let rows: conduit_config::Result<Vec<(String, i64)>> = host.store.read(|read| {
+        Ok(read
+            .all("looking", "SELECT id, generation FROM scope ORDER BY id", [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+    });
+    assert_eq!(rows.unwrap(), [("demo".to_owned(), 1), ("other".to_owned(), 2)]);
+}
