@@ -89,6 +89,18 @@ codes! {
     /// The binding is not one that this scope has.
     UnknownBinding = "unknown_binding", 422, Never;
 
+    // Extensions
+    /// An extension refuses the call in its own words; callers see its own code (T13).
+    OperationRefused = "operation_refused", 422, Never;
+    /// A gate failed to answer, so the call is refused (G04).
+    GateFailed = "gate_failed", 422, Never;
+    /// Nobody knows whether the request was carried out; an operator has to resolve it (T14).
+    InDoubt = "in_doubt", 409, Never;
+    /// The daemon that carries extensions' operations out does not answer; nothing was recorded as done.
+    HostUnavailable = "host_unavailable", 503, SameRequest;
+    /// The extension does not answer, or answered what it may not; nothing was recorded as done.
+    ExtensionUnavailable = "extension_unavailable", 503, SameRequest;
+
     // Management controls
     /// The delivery or idempotency key was used for another request.
     IdempotencyConflict = "idempotency_conflict", 409, Never;
@@ -203,11 +215,23 @@ pub struct ApiError {
     pub code: Code,
     pub message: String,
     pub diagnostics: Vec<Diagnostic>,
+    /// The code in the words of an extension, which callers see in place of `code` (T13).
+    pub own_code: Option<String>,
 }
 
 impl ApiError {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), diagnostics: Vec::new() }
+        Self { code, message: message.into(), diagnostics: Vec::new(), own_code: None }
+    }
+
+    /// An extension's own refusal: its code and its message, as they are (T13, G03).
+    pub fn of_extension(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { own_code: Some(code.into()), ..Self::new(Code::OperationRefused, message) }
+    }
+
+    /// The code that callers see.
+    pub fn code_text(&self) -> &str {
+        self.own_code.as_deref().unwrap_or(self.code.as_str())
     }
 
     /// The bare refusal of T06: the same words whatever failed.
@@ -219,7 +243,7 @@ impl ApiError {
     pub fn envelope(&self, request_id: &str) -> Envelope {
         Envelope {
             error: ErrorBody {
-                code: self.code.as_str().to_owned(),
+                code: self.code_text().to_owned(),
                 message: self.message.clone(),
                 request_id: request_id.to_owned(),
                 retry: self.code.retry(),

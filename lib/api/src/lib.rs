@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod host;
 pub mod http;
 pub mod id;
 pub mod json;

@@ -62,6 +62,10 @@ impl Places {
     pub fn endpointd_socket(&self) -> PathBuf {
         self.runtime.join("endpointd.sock")
     }
+    /// Where the daemon carries out what extensions do.
+    pub fn host_socket(&self) -> PathBuf {
+        self.runtime.join("host.sock")
+    }
     /// The daemon's doorbell: an empty datagram says "the store changed".
     pub fn doorbell_socket(&self) -> PathBuf {
         self.runtime.join("doorbell.sock")

@@ -35,12 +35,41 @@ pub struct CallRequest {
     pub execution_id: Option<ExecutionId>,
 }
 
+impl CallRequest {
+    /// A call without input, request ID or assertions.
+    pub fn new(operation: impl Into<String>) -> Self {
+        Self {
+            operation: operation.into(),
+            request_id: None,
+            input: Map::new(),
+            scope_id: None,
+            work_id: None,
+            execution_id: None,
+        }
+    }
+}
+
 /// The answer to a call that was carried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallResponse {
     /// Whether this is the answer of an earlier call with the same request ID.
     pub replayed: bool,
     pub output: Value,
+    /// The Wait that was declared for the caller, by the operation or by a gate: authority is released (T17, G03).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<WaitInput>,
+}
+
+impl CallResponse {
+    /// The first answer to a request.
+    pub const fn new(output: Value) -> Self {
+        Self { replayed: false, output, declared: None }
+    }
+
+    /// The recorded answer to a request that was made before.
+    pub fn replayed(output: Value) -> Self {
+        Self { replayed: true, ..Self::new(output) }
+    }
 }
 
 /// Input of `emit`. Source, Work, Execution and cause are assigned by the host (T08).

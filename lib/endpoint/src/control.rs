@@ -85,7 +85,7 @@ async fn send(places: &Places, call: Call) -> Result<conduit_client::Answer, Api
 fn told(error: ClientError) -> ApiError {
     if let ClientError::Refused { body, .. } = error {
         let code = body.code.parse().unwrap_or(Code::Internal);
-        return ApiError { code, message: body.message, diagnostics: body.diagnostics };
+        return ApiError { diagnostics: body.diagnostics, ..ApiError::new(code, body.message) };
     }
     let code = error.code().parse().unwrap_or(Code::Internal);
     ApiError::new(code, format!("the endpoint spawner did not do as asked: {error}"))

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod executor;
+pub mod host;
 mod interface;
 
 pub use executor::{Executor, Phase, SegmentContext, SegmentEnd, Transport};

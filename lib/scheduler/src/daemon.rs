@@ -15,9 +15,11 @@ use conduit_daemon::alarm::Alarm;
 use conduit_daemon::doorbell::Doorbell;
 use conduit_daemon::program::{self, Start};
 use conduit_daemon::{DaemonArgs, notify, process, shutdown};
+use conduit_extension::host::ExtensionHost;
 use conduit_kernel::{BaseEnvironment, Kernel, Settings, Tidied};
 use conduit_store::lock::RoleLock;
 use conduit_store::{Clock, StateDir, Store, mint};
+use conduit_toolbelt::hosted::Hosted;
 use conduit_toolbelt::sweep;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -25,7 +27,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::executors::Executors;
 use crate::host::{CLOSING_MAX, Host};
 use crate::upkeep::Upkeep;
-use crate::{adopt, playbooks, turn};
+use crate::{adopt, extensions, playbooks, turn};
 
 /// Pause after a turn that failed; it doubles up to [`FAULT_PAUSE_MAX`].
 const FAULT_PAUSE: Duration = Duration::from_millis(100);
@@ -71,6 +73,10 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     };
     let bell = Doorbell::new(bell)
         .map_err(|e| ApiError::new(Code::Internal, format!("the doorbell cannot be watched: {e}")))?;
+    let host_socket = match start.inherited.listener(extensions::HOST)? {
+        Some(socket) => socket,
+        None => extensions::bind(&start.places)?,
+    };
     let host = Rc::new(host(start, state, store, executors, base)?);
     match host.kernel.tidy(&mut host.store.borrow_mut(), host.now()) {
         Ok(Tidied { withdrawn, bundles, failed }) => {
@@ -83,14 +89,29 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
     }
     tracing::info!(owner = %host.owner, "ready");
+    let closing = Rc::new(Notify::new());
+    let serving = tokio::task::spawn_local(extensions::serve(host_socket, extension_host(&host)?, {
+        let closing = Rc::clone(&closing);
+        async move { closing.notified().await }
+    }));
     attend(&host, bell, stop)
         .await
         .map_err(|e| ApiError::new(Code::Internal, format!("an alarm cannot be set: {e}")))?;
+    closing.notify_one();
     if let Err(error) = notify::stopping() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler stops");
     }
     finish(&host).await;
-    Ok(())
+    serving.await.map_err(|e| ApiError::new(Code::Internal, format!("the extension host did not end in order: {e}")))
+}
+
+/// What carries extensions' operations out, with a connection to the store of its own.
+fn extension_host(host: &Rc<Host>) -> Result<Rc<ExtensionHost>, ApiError> {
+    let registry = Rc::new(conduit_release::registry());
+    let toolbelt = Hosted::open(&host.places.state, registry, host.owner.clone()).map_err(|e| e.to_api())?;
+    let scheduler = Rc::clone(host);
+    let ring = Box::new(move || scheduler.wake.notify_one());
+    Ok(Rc::new(ExtensionHost::new(toolbelt, extensions::of_this_release(), ring)))
 }
 
 /// At start the whole sentence goes to the person who started it, paths included.

@@ -9,6 +9,7 @@
 mod adopt;
 mod daemon;
 mod executors;
+mod extensions;
 mod host;
 mod outputs;
 mod playbooks;

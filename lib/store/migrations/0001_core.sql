@@ -246,6 +246,20 @@ CREATE TRIGGER replay_ended_insert AFTER UPDATE OF finished_at_us ON execution
         ON CONFLICT (execution_id) DO UPDATE SET oldest_us = excluded.oldest_us;
 END;
 
+-- Requests of extensions' operations whose handler may run, or may have run, and whose result is not in `replay` (T14).
+-- `in_doubt`: the operation is not idempotent, and an operator has to say what happened.
+CREATE TABLE intent (
+    execution_id   TEXT    NOT NULL REFERENCES execution (id),
+    operation      TEXT    NOT NULL,
+    request_id     TEXT    NOT NULL,
+    request_digest BLOB    NOT NULL CHECK (length(request_digest) = 32),
+    host           TEXT    NOT NULL,       -- the instance of the daemon that runs it
+    state          TEXT    NOT NULL CHECK (state IN ('running', 'in_doubt')),
+    began_at_us    INTEGER NOT NULL,
+    PRIMARY KEY (execution_id, operation, request_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX intent_in_doubt ON intent (began_at_us) WHERE state = 'in_doubt';
+
 CREATE TABLE artifact (
     id            TEXT    PRIMARY KEY,
     execution_id  TEXT    NOT NULL REFERENCES execution (id),

@@ -1,2 +1,4 @@
 -- What a refusal was, beyond its code: `config_drift` where the caller's pinned playbook relies on the operation.
 ALTER TABLE toolbelt_record ADD COLUMN refusal TEXT;
+-- The registration whose gate parked or refused the call.
+ALTER TABLE toolbelt_record ADD COLUMN gate TEXT;

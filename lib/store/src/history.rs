@@ -40,6 +40,8 @@ pub struct ToolbeltRecord {
     pub rule: Option<&'static str>,
     /// `toolbelt.refusal`: what the refusal tells an operator, where it tells more than its code (S07).
     pub refusal: Option<&'static str>,
+    /// `toolbelt.gate`: the registration whose gate parked or refused the call (G05).
+    pub gate: Option<String>,
     pub generation: Option<i64>,
 }
 
@@ -51,8 +53,8 @@ pub struct History {
 }
 
 const RECORD: &str = "
-    INSERT INTO toolbelt_record (at_us, kind, execution_id, work_id, scope_id, operation, request_id, result, rule, refusal, generation)
-    VALUES (:at, :kind, :execution, :work, :scope, :operation, :request, :result, :rule, :refusal, :generation)";
+    INSERT INTO toolbelt_record (at_us, kind, execution_id, work_id, scope_id, operation, request_id, result, rule, refusal, gate, generation)
+    VALUES (:at, :kind, :execution, :work, :scope, :operation, :request, :result, :rule, :refusal, :gate, :generation)";
 const PRUNE: &str = "DELETE FROM toolbelt_record WHERE id <= (SELECT max(id) FROM toolbelt_record) - :keep";
 
 impl History {
@@ -115,7 +117,7 @@ impl History {
                     .execute(named_params! {
                         ":at": record.at.0, ":kind": kind, ":execution": record.execution_id, ":work": record.work_id,
                         ":scope": record.scope_id, ":operation": record.operation, ":request": record.request_id,
-                        ":result": record.result, ":rule": record.rule, ":refusal": record.refusal, ":generation": record.generation,
+                        ":result": record.result, ":rule": record.rule, ":refusal": record.refusal, ":gate": record.gate, ":generation": record.generation,
                     })
                     .map_err(doing("writing history"))?;
             }
@@ -157,6 +159,7 @@ mod tests {
             result: if called { "ok" } else { "forbidden" }.into(),
             rule: None,
             refusal: None,
+            gate: None,
             generation: None,
         }
     }

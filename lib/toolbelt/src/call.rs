@@ -3,32 +3,28 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use conduit_api::host::HostCall;
 use conduit_api::limits::REQUEST_ID_BYTES_MAX;
 use conduit_api::toolbelt::{CallRequest, CallResponse, operation};
-use conduit_api::{ApiError, Code, ExecutionId, json};
-use conduit_config::{Snapshot, SnapshotCache};
-use conduit_store::digest::Sha256Digest;
-use conduit_store::history::{History, ToolbeltRecord};
-use conduit_store::{Clock, Now, StateDir, Store, TimeSource};
+use conduit_api::{ApiError, Code, EventId, ExecutionId, json};
+use conduit_config::Snapshot;
+use conduit_store::digest::{Sha256Digest, hex};
+use conduit_store::{Clock, Now, TimeSource, mint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::access::{Access, Known, Noted};
 use crate::check::{self, Assertions, Authorized, CreateWork, DeclareOutcome, Emit, Operation, ReadContext, Wait};
 use crate::error::{Error, Result};
 use crate::registry::Registry;
 use crate::token::{self, TokenRecord};
-use crate::{context, guidance, operations, replay};
+use crate::{context, guidance, hosted, operations, replay};
 
 /// The toolbelt of one execution, as its endpoint serves it.
 #[derive(Debug)]
 pub struct Toolbelt {
-    state: StateDir,
-    store: Store,
-    history: History,
-    snapshots: SnapshotCache,
-    /// What this release has; each generation's lists are resolved against it (S02).
-    registry: Rc<Registry>,
+    access: Access,
     execution: ExecutionId,
 }
 
@@ -40,20 +36,10 @@ pub struct Called {
     pub ring: bool,
 }
 
-/// What the store and the configuration say about a bearer.
-struct Known {
-    token: Option<TokenRecord>,
-    snapshot: Rc<Snapshot>,
-}
-
 impl Toolbelt {
     /// Opens the store of `state` for the socket of `execution`, whose calls are of operations of `registry`.
     pub fn open(state: &Path, execution: ExecutionId, registry: Rc<Registry>) -> Result<Self> {
-        let state = StateDir::open(state)?;
-        let store = Store::open(&state)?;
-        let history = History::open(&state)?;
-        let snapshots = SnapshotCache::new(registry.catalogue().clone());
-        Ok(Self { state, store, history, snapshots, registry, execution })
+        Ok(Self { access: Access::open(state, registry)?, execution })
     }
 
     /// Carries out one call, or refuses it; either way a record of it is kept (T05, T06).
@@ -77,15 +63,57 @@ impl Toolbelt {
         self.answered(seen.as_ref(), &request.operation, request_id, done, time.now())
     }
 
+    /// Whether an extension carries the operation out, so that the call is for [`Toolbelt::forward`].
+    pub fn is_hosted(&self, operation: &str) -> bool {
+        self.access.look.registry.operation(operation).is_some_and(|known| known.registration.is_some())
+    }
+
+    /// Checks a call of an extension's operation as far as this process can, so that the extension host hears only of callers
+    /// that may call. What is refused here is recorded here; the rest is decided again, and recorded, by the host.
+    ///
+    /// Errors: those of checks 1 to 5 (T05), and `invalid_request` for a request ID that is none.
+    pub fn forward(
+        &mut self,
+        bearer: &str,
+        request: &CallRequest,
+        header_key: Option<&str>,
+    ) -> Result<HostCall, ApiError> {
+        let now = Clock.now();
+        let digest = token::digest(bearer);
+        let request_id = request.request_id.as_deref().or(header_key);
+        let assertions = self.assertions(Some(request));
+        let mut seen = None;
+        let Access { store, look, .. } = &mut self.access;
+        let looked = store.read(|r| {
+            let Known { token, snapshot } = look.known(r, &digest)?;
+            seen.clone_from(&token);
+            let authorized = hosted::authorize(token, &assertions, &request.operation, &snapshot, &look.registry, now)?;
+            r.guard(authorized.fence(), authorized.demand(), now)?;
+            check_request_id(request_id)
+        });
+        match looked {
+            Err(error) => self.answered(seen.as_ref(), &request.operation, request_id, Err(error), now),
+            Ok(()) => Ok(HostCall {
+                bearer_digest: hex(&digest),
+                execution_id: self.execution.clone(),
+                // One that nobody chose cannot be asked for again, and names the request all the same.
+                request: CallRequest {
+                    request_id: Some(request_id.map_or_else(|| mint::<EventId>(now).to_string(), str::to_owned)),
+                    ..request.clone()
+                },
+            }),
+        }
+    }
+
     /// The guidance of what the bearer may call (E02).
     pub fn guidance(&mut self, bearer: &str) -> Result<Value, ApiError> {
-        let registry = Rc::clone(&self.registry);
+        let registry = Rc::clone(&self.access.look.registry);
         self.look("guidance", bearer, |token, snapshot| guidance::of(token, snapshot, &registry))
     }
 
     /// Which of the bearer's operations serve `capability` (E02). Builtins serve none.
     pub fn serving(&mut self, bearer: &str, capability: &str) -> Result<Value, ApiError> {
-        let registry = Rc::clone(&self.registry);
+        let registry = Rc::clone(&self.access.look.registry);
         self.look("serving", bearer, |token, snapshot| guidance::serving(token, snapshot, &registry, capability))
     }
 
@@ -113,10 +141,10 @@ impl Toolbelt {
     ) -> Result<Value, ApiError> {
         let now = Clock.now();
         let mut seen = None;
-        let looked = self.known(bearer).and_then(|known| {
+        let looked = self.access.known(&token::digest(bearer)).and_then(|known| {
             seen.clone_from(&known.token);
             let authorized = check::authorize_look(known.token, &self.assertions(None), now)?;
-            self.store.fenced_read(authorized.fence(), authorized.demand(), now, |_| Ok::<_, Error>(()))?;
+            self.access.store.fenced_read(authorized.fence(), authorized.demand(), now, |_| Ok::<_, Error>(()))?;
             show(authorized.token(), &known.snapshot)
         });
         self.answered(seen.as_ref(), what, None, looked, now)
@@ -131,51 +159,19 @@ impl Toolbelt {
         done: Result<T>,
         now: Now,
     ) -> Result<T, ApiError> {
-        let refusal = done.as_ref().err().and_then(|error| self.refusal(token?, operation, error));
-        self.record(token, operation, request_id, done.as_ref().map(|_| ()), refusal, now);
-        done.map_err(|error| {
-            log(&error, &self.execution);
-            error.to_api()
-        })
-    }
-
-    /// What the record of a refusal says to the operator: the configuration lags the playbook that the caller's binding
-    /// started on, in the generation that the caller is pinned to (S07).
-    fn refusal(&mut self, token: &TokenRecord, operation: &str, error: &Error) -> Option<&'static str> {
-        const CONFIG_DRIFT: &str = "config_drift";
-        if !error.rule().is_some_and(|rule| check::rule::OF_GRANTS.contains(&rule)) {
-            return None;
-        }
-        let (state, snapshots) = (&self.state, &mut self.snapshots);
-        match self.store.read(|r| snapshots.pinned(r, state, token.generation)) {
-            Ok(pinned) => pinned.drift(&token.scope, &token.binding, operation).then_some(CONFIG_DRIFT),
-            Err(error) => {
-                tracing::warn!(%error, "a refusal is recorded without looking for drift");
-                None
-            }
-        }
+        let noted = Noted { socket: &self.execution, token, operation, request_id, gate: None };
+        self.access.answered(&noted, done, now)
     }
 
     /// Writes the records that have gathered, when nothing else is to be done; `false` when others write, so that it is
     /// to be done later.
     pub fn flush_history(&mut self) -> bool {
-        let written = self.history.flush();
-        let done = !self.history.has_pending();
-        if done {
-            warn_if_lost(written);
-        }
-        done
+        self.access.flush_history()
     }
 
     /// Writes the records that have gathered, before the end.
     pub fn finish_history(&mut self) {
-        warn_if_lost(self.history.finish());
-    }
-
-    fn known(&mut self, bearer: &str) -> Result<Known> {
-        let digest = token::digest(bearer);
-        let (state, snapshots) = (&self.state, &mut self.snapshots);
-        self.store.read(|r| known_in(r, &digest, state, snapshots))
+        self.access.finish_history();
     }
 
     /// The checks and the look in one view: what only looks needs no second one, and is the call that has to be quick.
@@ -189,9 +185,9 @@ impl Toolbelt {
     ) -> Result<Called> {
         let digest = token::digest(bearer);
         let assertions = self.assertions(Some(request));
-        let (state, snapshots) = (&self.state, &mut self.snapshots);
-        let view = self.store.read(|r| {
-            let Known { token, snapshot } = known_in(r, &digest, state, snapshots)?;
+        let Access { store, look, .. } = &mut self.access;
+        let view = store.read(|r| {
+            let Known { token, snapshot } = look.known(r, &digest)?;
             seen.clone_from(&token);
             let authorized = check::authorize::<ReadContext>(token, &assertions, &snapshot, time.now())?;
             r.guard(authorized.fence(), authorized.demand(), time.now())?;
@@ -199,16 +195,14 @@ impl Toolbelt {
             read_input::<Nothing>(&request.input)?;
             context::read(r, &authorized, &snapshot)
         })?;
-        Ok(Called { response: CallResponse { replayed: false, output: to_value(&view)? }, ring: false })
+        Ok(Called { response: CallResponse::new(to_value(&view)?), ring: false })
     }
 
     fn assertions(&self, request: Option<&CallRequest>) -> Assertions {
-        Assertions {
-            scope: request.and_then(|r| r.scope_id.clone()),
-            work: request.and_then(|r| r.work_id.clone()),
-            execution: request.and_then(|r| r.execution_id.clone()),
-            socket: Some(self.execution.clone()),
-        }
+        request.map_or_else(
+            || Assertions { socket: Some(self.execution.clone()), ..Assertions::default() },
+            |request| Assertions::of(request, &self.execution),
+        )
     }
 
     fn dispatch(
@@ -222,7 +216,7 @@ impl Toolbelt {
         if request.operation == operation::READ_CONTEXT {
             return self.read_context(bearer, request, request_id, time, seen);
         }
-        let Known { token, snapshot } = self.known(bearer)?;
+        let Known { token, snapshot } = self.access.known(&token::digest(bearer))?;
         seen.clone_from(&token);
         let assertions = self.assertions(Some(request));
         let call = Call { bearer: token::digest(bearer), input: &request.input, request_id, time };
@@ -258,7 +252,7 @@ impl Toolbelt {
             _ => {
                 // Not declared: refused by the same decision that admits the declared ones, in its order.
                 let ceiling = |scope: &conduit_api::ScopeId, name: &str| snapshot.authorize_operation(scope, name);
-                let refused = check::decide(token.as_ref(), &assertions, &request.operation, ceiling, now);
+                let refused = check::decide(token.as_ref(), &assertions, &request.operation, false, ceiling, now);
                 Err(Error::Refused { rule: refused.err().unwrap_or(check::rule::UNDECLARED) })
             }
         }
@@ -273,68 +267,24 @@ impl Toolbelt {
         run: impl FnOnce(&conduit_store::Fenced<'_>, &I) -> Result<Done>,
     ) -> Result<Called> {
         let replayable = call.request_id.filter(|_| replay == Replay::Recorded);
-        self.store.fenced(authorized.fence(), authorized.demand(), call.time, |tx| {
+        self.access.store.fenced(authorized.fence(), authorized.demand(), call.time, |tx| {
             // What was looked up before the lock may have been revoked, or have expired, since.
             let token = token::lookup(tx, &call.bearer)?;
             check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
             check_request_id(call.request_id)?;
             if let Some(request_id) = replayable
-                && let Some(output) = replay::find(tx, O::NAME, request_id, call.input)?
+                && let Some(output) = replay::find(tx, &tx.held().execution, O::NAME, request_id, call.input)?
             {
-                return Ok(Called { response: CallResponse { replayed: true, output }, ring: false });
+                return Ok(Called { response: CallResponse::replayed(output), ring: false });
             }
             let input = read_input(call.input)?;
             let Done { output, replayed, ring, recorded } = run(tx, &input)?;
             if let Some(request_id) = replayable.filter(|_| !recorded) {
-                replay::store(tx, O::NAME, request_id, call.input, &output)?;
+                replay::store(tx, &tx.held().execution, O::NAME, request_id, call.input, &output, tx.now())?;
             }
-            Ok(Called { response: CallResponse { replayed, output }, ring })
+            Ok(Called { response: CallResponse { replayed, ..CallResponse::new(output) }, ring })
         })
     }
-
-    fn record(
-        &mut self,
-        token: Option<&TokenRecord>,
-        operation: &str,
-        request_id: Option<&str>,
-        done: Result<(), &Error>,
-        refusal: Option<&'static str>,
-        now: Now,
-    ) {
-        let (result, rule) = match done {
-            Ok(()) => ("ok".to_owned(), None),
-            Err(error) => (error.to_api().code.as_str().to_owned(), error.rule()),
-        };
-        let record = ToolbeltRecord {
-            at: now.wall,
-            called: done.is_ok(),
-            // A stranger's call is recorded under the socket that it came through.
-            execution_id: Some(token.map_or(&self.execution, |t| &t.execution).to_string()),
-            work_id: token.map(|t| t.work.to_string()),
-            scope_id: token.map(|t| t.scope.to_string()),
-            operation: operation.chars().take(conduit_api::limits::NAME_BYTES_MAX).collect(),
-            request_id: request_id.map(|id| id.chars().take(REQUEST_ID_BYTES_MAX).collect()),
-            result,
-            rule,
-            refusal,
-            generation: token.map(|t| t.generation),
-        };
-        warn_if_lost(self.history.note(record));
-    }
-}
-
-/// What one view says about the bearer with this digest. Error: `wrong_credential_class` for an operator's.
-fn known_in(
-    r: &conduit_store::Read<'_>,
-    digest: &Sha256Digest,
-    state: &StateDir,
-    snapshots: &mut SnapshotCache,
-) -> Result<Known> {
-    let token = token::lookup(r, digest)?;
-    if token.is_none() && token::is_operator(r, digest)? {
-        return Err(Error::WrongCredentialClass);
-    }
-    Ok(Known { token, snapshot: snapshots.active(r, state)? })
 }
 
 /// What all operations of one call share.
@@ -376,7 +326,7 @@ impl Done {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-fn check_request_id(request_id: Option<&str>) -> Result<()> {
+pub(crate) fn check_request_id(request_id: Option<&str>) -> Result<()> {
     match request_id {
         Some(id) if id.is_empty() || id.len() > REQUEST_ID_BYTES_MAX || !id.bytes().all(|b| b.is_ascii_graphic()) => {
             Err(Error::operation(
@@ -393,30 +343,6 @@ fn read_input<T: DeserializeOwned>(input: &Map<String, Value>) -> Result<T> {
         .map_err(|refused| Error::operation(Code::InvalidRequest, format!("input: {refused}")))
 }
 
-fn to_value(output: &impl Serialize) -> Result<Value> {
+pub(crate) fn to_value(output: &impl Serialize) -> Result<Value> {
     serde_json::to_value(output).map_err(|_| Error::operation(Code::Internal, "the answer cannot be written"))
-}
-
-fn warn_if_lost(written: conduit_store::error::Result<()>) {
-    if let Err(error) = written {
-        tracing::warn!(%error, "some records of calls were not written");
-    }
-}
-
-/// Faults of the host are logged; refusals are in the history.
-fn log(error: &Error, execution: &ExecutionId) {
-    let api = error.to_api();
-    if api.code.status() >= 500 {
-        tracing::error!(%execution, error = %chain(error), "a call failed");
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

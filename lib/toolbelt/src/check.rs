@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use conduit_api::toolbelt::operation;
+use conduit_api::toolbelt::{CallRequest, operation};
 use conduit_api::{ExecutionId, ScopeId, WorkId};
 use conduit_config::Snapshot;
 use conduit_store::lease::Demand;
@@ -23,6 +23,18 @@ pub struct Assertions {
     pub execution: Option<ExecutionId>,
     /// The execution that the socket belongs to.
     pub socket: Option<ExecutionId>,
+}
+
+impl Assertions {
+    /// What `request` asserts, and the execution of the socket that it came through.
+    pub fn of(request: &CallRequest, socket: &ExecutionId) -> Self {
+        Self {
+            scope: request.scope_id.clone(),
+            work: request.work_id.clone(),
+            execution: request.execution_id.clone(),
+            socket: Some(socket.clone()),
+        }
+    }
 }
 
 /// An operation that can be authorized: a type of its own, so that the proof for one never serves another.
@@ -87,17 +99,19 @@ pub mod rule {
     pub const OF_GRANTS: [&str; 3] = [UNDECLARED, NOT_GRANTED, CEILING];
 }
 
-/// Decides checks 1 to 4 of T05. `Err` names the first rule that failed.
+/// Decides checks 1 to 4 of T05. `declared`: whether the toolbelt of the active generation has the operation. `Err` names
+/// the first rule that failed.
 pub fn decide(
     token: Option<&TokenRecord>,
     assertions: &Assertions,
     operation: &str,
+    declared: bool,
     ceiling: impl FnOnce(&ScopeId, &str) -> bool,
     now: Now,
 ) -> std::result::Result<(), &'static str> {
     let token = live(token, now)?;
     narrowed(token, assertions)?;
-    if !operation::BUILTINS.contains(&operation) {
+    if !declared {
         return Err(rule::UNDECLARED);
     }
     if !token.grants.operations.iter().any(|granted| granted == operation) {
@@ -146,9 +160,27 @@ pub fn authorize<O: Operation>(
     now: Now,
 ) -> Result<Authorized<O>> {
     let ceiling = |scope: &ScopeId, operation: &str| snapshot.authorize_operation(scope, operation);
-    decide(token.as_ref(), assertions, O::NAME, ceiling, now).map_err(|rule| Error::Refused { rule })?;
+    decide(token.as_ref(), assertions, O::NAME, true, ceiling, now).map_err(|rule| Error::Refused { rule })?;
     let token = token.ok_or(Error::Refused { rule: rule::UNKNOWN_TOKEN })?;
     Ok(prove(token))
+}
+
+/// The marker of an authorization for an operation that an extension carries out.
+#[derive(Debug)]
+pub struct Registered;
+
+/// Takes a call of an extension's operation through checks 1 to 4. Error: `forbidden`, with the rule for the record.
+pub(crate) fn authorize_registered(
+    token: Option<TokenRecord>,
+    assertions: &Assertions,
+    operation: &str,
+    declared: bool,
+    snapshot: &Snapshot,
+    now: Now,
+) -> Result<Authorized<Registered>> {
+    let ceiling = |scope: &ScopeId, operation: &str| snapshot.authorize_operation(scope, operation);
+    decide(token.as_ref(), assertions, operation, declared, ceiling, now).map_err(|rule| Error::Refused { rule })?;
+    token.map(prove).ok_or(Error::Refused { rule: rule::UNKNOWN_TOKEN })
 }
 
 /// The proof for a token that was checked.
@@ -202,7 +234,7 @@ mod tests {
         operation: &str,
         ceiling: bool,
     ) -> std::result::Result<(), &'static str> {
-        decide(token, assertions, operation, |_, _| ceiling, NOW)
+        decide(token, assertions, operation, operation::BUILTINS.contains(&operation), |_, _| ceiling, NOW)
     }
 
     /// T05
@@ -252,7 +284,7 @@ mod tests {
     #[test]
     fn a_token_is_expired_at_its_instant_and_after_its_boot() {
         let at = |boot_us, boot_id| {
-            decide(Some(&token()), &Assertions::default(), "emit", |_, _| true, Now { boot_us, boot_id, ..NOW })
+            decide(Some(&token()), &Assertions::default(), "emit", true, |_, _| true, Now { boot_us, boot_id, ..NOW })
         };
         assert_eq!(at(99, "this boot"), Ok(()));
         assert_eq!(at(100, "this boot"), Err(rule::EXPIRED));

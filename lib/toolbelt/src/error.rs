@@ -18,6 +18,9 @@ pub enum Error {
     /// The operation refuses its input; authority is kept.
     #[error("{0}")]
     Operation(ApiError),
+    /// A gate refuses the call; authority is kept (G03).
+    #[error("a gate refused: {0}")]
+    GateRefused(ApiError),
     #[error(transparent)]
     Coordination(#[from] conduit_coordination::Error),
     #[error(transparent)]
@@ -42,6 +45,14 @@ impl Error {
         }
     }
 
+    /// How the record calls it: `toolbelt.result`.
+    pub fn result(&self) -> String {
+        match self {
+            Self::GateRefused(_) => "gate_refused".to_owned(),
+            other => other.to_api().code_text().to_owned(),
+        }
+    }
+
     /// What the caller is told.
     pub fn to_api(&self) -> ApiError {
         match self {
@@ -58,7 +69,7 @@ impl Error {
             Self::Coordination(conduit_coordination::Error::KeyTaken { .. }) => {
                 ApiError::new(Code::KeyTaken, "the correlation key belongs to another Work that has not ended")
             }
-            Self::Operation(error) => error.clone(),
+            Self::Operation(error) | Self::GateRefused(error) => error.clone(),
             Self::Coordination(conduit_coordination::Error::Store(error)) | Self::Store(error) => error.to_api(),
             Self::Coordination(error) => ApiError::new(error.code(), error.to_string()),
             Self::Config(_) => {

@@ -5,11 +5,13 @@
 //! guard in the call's own transaction. Only [`check`] makes an [`Authorized`], and no operation runs without one.
 #![forbid(unsafe_code)]
 
+mod access;
 mod call;
 pub mod check;
 mod context;
 mod error;
 mod guidance;
+pub mod hosted;
 mod operations;
 pub mod registry;
 mod replay;

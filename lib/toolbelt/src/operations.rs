@@ -16,7 +16,7 @@ use conduit_store::{Fenced, Read, column_id, mint, named_params};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::check::{Authorized, CreateWork, DeclareOutcome, Emit, Wait};
+use crate::check::{Authorized, CreateWork, DeclareOutcome};
 use crate::error::{Error, Result};
 use crate::token::TokenRecord;
 
@@ -67,9 +67,9 @@ pub(crate) struct Emitted {
 ///
 /// Errors: `event_not_allowed`, `forged_attribution`, `key_not_owned`, `causal_depth_exceeded`, `causal_rate_exceeded`,
 /// `request_conflict`, `invalid_request`.
-pub(crate) fn emit(
+pub(crate) fn emit<O>(
     tx: &Fenced<'_>,
-    authorized: &Authorized<Emit>,
+    authorized: &Authorized<O>,
     input: &EmitInput,
     request_id: Option<&str>,
     snapshot: &Snapshot,
@@ -210,7 +210,7 @@ fn declare(tx: &Fenced<'_>, kind: &str, body: &impl Serialize) -> Result<()> {
 /// `wait` (T11): recorded under the fence; authority is released by its row, and nothing else happens until the segment ends.
 ///
 /// Error: `invalid_request`, naming the predicate.
-pub(crate) fn wait(tx: &Fenced<'_>, _authorized: &Authorized<Wait>, input: &WaitInput) -> Result<DeclaredOutput> {
+pub(crate) fn wait<O>(tx: &Fenced<'_>, _authorized: &Authorized<O>, input: &WaitInput) -> Result<DeclaredOutput> {
     waits::decide::check(input).map_err(|error| Error::operation(Code::InvalidRequest, error.to_string()))?;
     declare(tx, "wait", input)?;
     Ok(DeclaredOutput { declared: Declared::Wait })

@@ -2,14 +2,15 @@
 //!
 //! The fence comes before the look-up: after a declaration even a committed request ID gets `authority_released`.
 
+use conduit_api::ExecutionId;
 use conduit_store::digest::{Sha256Digest, canonical_json, sha256_parts};
-use conduit_store::{Fenced, named_params};
+use conduit_store::{Now, Read, Write, named_params};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
 /// Digest of what was asked for.
-fn request_digest(operation: &str, input: &Map<String, Value>) -> Sha256Digest {
+pub(crate) fn request_digest(operation: &str, input: &Map<String, Value>) -> Sha256Digest {
     sha256_parts("toolbelt-request-1", &[operation.as_bytes(), &canonical_json(&Value::Object(input.clone()))])
 }
 
@@ -22,14 +23,14 @@ const STORE: &str = "
 
 /// The committed answer to this request, if there is one. Error: `request_conflict` when another body was asked before.
 pub(crate) fn find(
-    tx: &Fenced<'_>,
+    r: &Read<'_>,
+    execution: &ExecutionId,
     operation: &str,
     request_id: &str,
     input: &Map<String, Value>,
 ) -> Result<Option<Value>> {
-    let params =
-        named_params! { ":execution": tx.held().execution.as_str(), ":operation": operation, ":request": request_id };
-    let found = tx.optional("looking a request up", FIND, params, |row| {
+    let params = named_params! { ":execution": execution.as_str(), ":operation": operation, ":request": request_id };
+    let found = r.optional("looking a request up", FIND, params, |row| {
         Ok((row.get::<_, Vec<u8>>("request_digest")?, row.get::<_, String>("output")?))
     })?;
     match found {
@@ -43,16 +44,22 @@ pub(crate) fn find(
 
 /// Records an answer in the transaction that makes it true.
 pub(crate) fn store(
-    tx: &Fenced<'_>,
+    tx: &Write<'_>,
+    execution: &ExecutionId,
     operation: &str,
     request_id: &str,
     input: &Map<String, Value>,
     output: &Value,
+    now: Now,
 ) -> Result<()> {
     let digest = request_digest(operation, input);
-    tx.execute("recording an answer", STORE, named_params! {
-        ":execution": tx.held().execution.as_str(), ":operation": operation, ":request": request_id, ":digest": digest,
-        ":output": output.to_string(), ":at": tx.now().wall.0,
-    })?;
+    tx.execute(
+        "recording an answer",
+        STORE,
+        named_params! {
+            ":execution": execution.as_str(), ":operation": operation, ":request": request_id, ":digest": digest,
+            ":output": output.to_string(), ":at": now.wall.0,
+        },
+    )?;
     Ok(())
 }

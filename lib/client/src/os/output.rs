@@ -38,7 +38,16 @@ impl Output {
 
     /// The whole output of the call.
     pub fn whole(&mut self, answer: &Answered) -> Result<()> {
-        if self.json { self.envelope(answer) } else { self.document(&answer.output) }
+        if self.json {
+            return self.envelope(answer);
+        }
+        self.document(&answer.output)?;
+        if answer.declared.is_some() {
+            eprintln!(
+                "os: a wait was declared for this process and its authority has ended; end it, and call again when it goes on"
+            );
+        }
+        Ok(())
     }
 
     /// What `pointer` names: a line each, text without quotes. Under `--json` the value itself; with a `*`, an array.
@@ -64,11 +73,15 @@ impl Output {
     }
 
     fn envelope(&mut self, answer: &Answered) -> Result<()> {
-        self.compact(&json!({
+        let mut shown = json!({
             "request_id": answer.request_id,
             "replayed": answer.replayed,
             "output": answer.output,
-        }))
+        });
+        if let Some(declared) = &answer.declared {
+            shown["declared"] = json!(declared);
+        }
+        self.compact(&shown)
     }
 
     fn compact<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use conduit_api::Code;
 use conduit_api::http::{TOOLBELT_CALL, TOOLBELT_GUIDANCE, env};
 use conduit_api::limits::REQUEST_ID_BYTES_MAX;
-use conduit_api::toolbelt::{CallRequest, CallResponse, operation};
+use conduit_api::toolbelt::{CallRequest, CallResponse, WaitInput, operation};
 use serde_json::{Map, Value};
 
 use super::failure::{Failure, Result};
@@ -55,6 +55,8 @@ pub struct Answered {
     pub request_id: String,
     pub replayed: bool,
     pub output: Value,
+    /// The Wait that was declared for the caller: its authority has ended (T17, G03).
+    pub declared: Option<WaitInput>,
 }
 
 pub struct Toolbelt {
@@ -85,8 +87,8 @@ impl Toolbelt {
             .json(&body)?
             .request_id(&name.id)
             .replayable(ASKED_AGAIN.contains(&operation));
-        let CallResponse { replayed, output } = self.send(&call)?.read()?;
-        Ok(Answered { request_id: name.id.clone(), replayed, output })
+        let CallResponse { replayed, output, declared } = self.send(&call)?.read()?;
+        Ok(Answered { request_id: name.id.clone(), replayed, output, declared })
     }
 
     /// What the token's grants let this process ask for, and how (E02).

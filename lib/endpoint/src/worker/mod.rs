@@ -3,6 +3,7 @@
 //! It takes HTTP apart and leaves every decision to [`conduit_toolbelt::Toolbelt`], which it uses inline on its one
 //! thread: a call is one transaction and there is nothing to overlap it with. The daemon need not run.
 
+mod host;
 mod program;
 mod routes;
 
@@ -12,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::limits::BODY_BYTES_MAX;
+use conduit_api::places::Places;
 use conduit_api::toolbelt::CallRequest;
 use conduit_api::{ApiError, Code, ExecutionId, http as wire, json};
 use conduit_daemon::doorbell::Ringer;
@@ -38,6 +40,7 @@ pub struct Desk {
     /// `None` while the store cannot be opened; every request tries again, and is told why.
     toolbelt: RefCell<Option<Toolbelt>>,
     ringer: Ringer,
+    host: host::HostClient,
     reading: Cell<usize>,
     calls: Cell<u64>,
     /// Says that there is a record to be written in a quiet moment.
@@ -46,12 +49,13 @@ pub struct Desk {
 
 impl Desk {
     /// The desk of `execution`. A store that cannot be opened is no error yet: callers are told the reason.
-    pub fn new(state: PathBuf, execution: ExecutionId, ringer: Ringer) -> Self {
+    pub fn new(places: &Places, execution: ExecutionId) -> Self {
         let desk = Self {
-            state,
+            state: places.state.clone(),
             execution,
             toolbelt: RefCell::new(None),
-            ringer,
+            ringer: Ringer::new(places),
+            host: host::HostClient::new(places),
             reading: Cell::new(0),
             calls: Cell::new(0),
             noted: Notify::new(),
@@ -110,6 +114,9 @@ impl Desk {
             })?),
             false => None,
         };
+        if self.with(|toolbelt| Ok(toolbelt.is_hosted(&call.operation))).map_err(Fault::Refused)? {
+            return self.pass_on(bearer, &call, key).await;
+        }
         let called = self.with(|toolbelt| toolbelt.call(bearer, &call, key));
         self.calls.set(self.calls.get() + 1);
         self.noted.notify_one();
@@ -121,6 +128,16 @@ impl Desk {
     }
 
     /// A place among the [`REQUESTS_MAX`]. Error: `too_many_requests`.
+    /// A call of an extension's operation: judged here, so that the daemon hears only of callers that may call, and carried
+    /// out there.
+    async fn pass_on(&self, bearer: &str, call: &CallRequest, key: Option<&str>) -> Result<Reply, Fault> {
+        let judged = self.with(|toolbelt| toolbelt.forward(bearer, call, key));
+        self.calls.set(self.calls.get() + 1);
+        self.noted.notify_one();
+        let response = self.host.call(&judged.map_err(Fault::Refused)?).await.map_err(Fault::Refused)?;
+        Ok(Reply::json(200, &response))
+    }
+
     fn read_slot(&self) -> Result<ReadSlot<'_>, Fault> {
         if self.reading.get() >= REQUESTS_MAX {
             return Err(Fault::Refused(ApiError::new(

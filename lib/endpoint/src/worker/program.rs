@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::{ApiError, Code, ExecutionId};
-use conduit_daemon::doorbell::Ringer;
 use conduit_daemon::http::{self, Served};
 use conduit_daemon::program::Start;
 use conduit_daemon::{DaemonArgs, process, program, shutdown};
@@ -56,7 +55,7 @@ async fn run(args: Args, start: Start) -> Result<(), ApiError> {
     })?;
     process::drop_authority()?;
 
-    let desk = Rc::new(Desk::new(places.state.clone(), args.execution.clone(), Ringer::new(&places)));
+    let desk = Rc::new(Desk::new(&places, args.execution.clone()));
     let idle = Some(Duration::from_secs(args.idle_s));
     let served = tokio::select! {
         served = http::serve(listener, desk.clone(), LIMITS, signals, idle) => served,

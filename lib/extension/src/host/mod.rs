@@ -1,0 +1,235 @@
+//! The extension host: takes a call of an extension's operation through its gates and its handler (T13, G02–G05).
+//!
+//! The toolbelt decides and records ([`Hosted`]); extensions answer; this room brings them together. A handler runs in a
+//! task of its own: neither its panic nor a caller that hangs up ends anything else.
+
+mod gates;
+mod under_way;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use conduit_api::host::HostCall;
+use conduit_api::toolbelt::CallResponse;
+use conduit_api::{ApiError, Code};
+use conduit_store::Clock;
+use conduit_toolbelt::hosted::{Admission, Admitted, Hosted};
+use conduit_toolbelt::registry::OperationKind;
+use conduit_toolbelt::{Error, Result};
+use serde_json::Value;
+use tokio::time::timeout;
+
+pub use gates::GATES_TIME_MAX;
+use gates::Gated;
+use under_way::{Place, UnderWay};
+
+use crate::{Authority, Extension, Failure, Invocation, Invoked, OperationError};
+
+/// How long one handler may take.
+pub const HANDLER_TIME_MAX: Duration = Duration::from_secs(120);
+/// Bytes of a handler's output, as JSON.
+pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Bytes of the message of an extension's refusal.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Everything that calls of extensions' operations need.
+pub struct ExtensionHost {
+    toolbelt: RefCell<Hosted>,
+    /// By the name of the registration.
+    extensions: BTreeMap<String, Rc<dyn Extension>>,
+    under_way: UnderWay,
+    /// Tells the scheduler that there is something to route.
+    ring: Box<dyn Fn()>,
+}
+
+impl ExtensionHost {
+    /// A host of `extensions`, each of which stands in the registry that `toolbelt` was opened with.
+    pub fn new(toolbelt: Hosted, extensions: Vec<Rc<dyn Extension>>, ring: Box<dyn Fn()>) -> Self {
+        let named = extensions.into_iter().map(|extension| (extension.registration().name, extension));
+        Self { toolbelt: RefCell::new(toolbelt), extensions: named.collect(), under_way: UnderWay::default(), ring }
+    }
+
+    /// Carries a call out, or refuses it; either way a record of it is kept. Runs inside a `LocalSet`.
+    ///
+    /// Errors: those of the checks (T05); `request_conflict`, `in_doubt`; a gate's or the handler's own; `gate_failed`;
+    /// `extension_unavailable`.
+    pub async fn call(self: &Rc<Self>, call: HostCall) -> Result<CallResponse, ApiError> {
+        let admitted = match self.toolbelt.borrow_mut().admit(&call, Clock) {
+            Ok(Admission::Admitted(admitted)) => admitted,
+            Ok(Admission::Done(response)) => return self.toolbelt.borrow_mut().answered(&call, None, Ok(response)),
+            // Its row is written by this host, so its task stands in the table until it has ended.
+            Ok(Admission::UnderWay(key)) => match self.under_way.of(&key) {
+                Some(place) => return self.attached(&call, place).await,
+                None => return self.toolbelt.borrow_mut().answered(&call, None, Err(lost_sight())),
+            },
+            Err(error) => return self.toolbelt.borrow_mut().answered(&call, None, Err(error)),
+        };
+        let key = admitted.key().clone();
+        match self.under_way.enter(&key, *admitted.request_digest()) {
+            Err(Some(place)) => self.attached(&call, place).await,
+            Err(None) => self.toolbelt.borrow_mut().answered(&call, None, Err(Error::RequestConflict)),
+            Ok(entry) => {
+                let place = entry.place();
+                let host = Rc::clone(self);
+                tokio::task::spawn_local(async move {
+                    let (gate, done) = host.carry_out(&admitted).await;
+                    let ended = host.toolbelt.borrow_mut().answered(&call, gate.as_deref(), done);
+                    entry.end(ended);
+                });
+                place.ended().await
+            }
+        }
+    }
+
+    /// See [`conduit_toolbelt::Toolbelt::flush_history`].
+    pub fn flush_history(&self) -> bool {
+        self.toolbelt.borrow_mut().flush_history()
+    }
+
+    /// See [`conduit_toolbelt::Toolbelt::finish_history`].
+    pub fn finish_history(&self) {
+        self.toolbelt.borrow_mut().finish_history();
+    }
+
+    /// Waits for the same request, which another caller made first, and answers like it (design §9.4).
+    async fn attached(&self, call: &HostCall, place: Place) -> Result<CallResponse, ApiError> {
+        let ended = place.ended().await.map(|response| CallResponse { replayed: true, ..response });
+        self.toolbelt.borrow_mut().answered(call, None, ended.map_err(Error::Operation))
+    }
+
+    /// Gates, intent, handler, result. Returns the gate that decided, if one did.
+    async fn carry_out(&self, admitted: &Admitted) -> (Option<String>, Result<CallResponse>) {
+        match gates::ask(admitted, |name| self.extensions.get(name).cloned()).await {
+            Gated::Through => {}
+            Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),
+            Gated::Parked { gate, plan } => {
+                let parked = self.toolbelt.borrow_mut().park(admitted, plan.wait, plan.output, Clock);
+                return (Some(gate), parked);
+            }
+        }
+        (None, self.run(admitted).await)
+    }
+
+    async fn run(&self, admitted: &Admitted) -> Result<CallResponse> {
+        self.toolbelt.borrow_mut().begin(admitted, Clock)?;
+        let invoked = self.invoke(admitted).await;
+        let mut toolbelt = self.toolbelt.borrow_mut();
+        let done = match invoked {
+            Ok(Invoked::Output(output)) => return toolbelt.finish(admitted, output),
+            Ok(Invoked::Wait(plan)) => toolbelt.park(admitted, plan.wait, plan.output, Clock),
+            Ok(Invoked::Emission(event)) => toolbelt.emit(admitted, &event, Clock).map(|(response, ring)| {
+                if ring {
+                    (self.ring)();
+                }
+                response
+            }),
+            Err(Failure::Refused(refusal)) => {
+                Err(refusal_of(refusal).map_or_else(|why| unavailable(&why), Error::Operation))
+            }
+            Err(Failure::Unavailable(why)) => Err(unavailable(&why)),
+            Err(Failure::Failed(why)) if admitted.idempotent() => Err(unavailable(&why)),
+            Err(Failure::Failed(why)) => {
+                tracing::error!(
+                    operation = admitted.key().operation,
+                    why,
+                    "nobody knows whether a request was carried out"
+                );
+                toolbelt.doubt(admitted.key())?;
+                return Err(conduit_toolbelt::hosted::in_doubt());
+            }
+        };
+        if done.is_err() {
+            // Nothing was done, or it may be done again: the request is open.
+            toolbelt.withdraw(admitted.key())?;
+        }
+        done
+    }
+
+    /// The handler's answer, held against what its registration says.
+    async fn invoke(&self, admitted: &Admitted) -> Result<Invoked, Failure> {
+        let extension = self.extensions.get(admitted.extension()).cloned();
+        let extension = extension.ok_or_else(|| Failure::Unavailable("it is not running".into()))?;
+        let call = Invocation {
+            operation: admitted.key().operation.clone(),
+            request_id: admitted.key().request_id.clone(),
+            input: admitted.input().clone(),
+            authority: authority(admitted),
+        };
+        let running = alone(async move { extension.invoke(&call).await });
+        let invoked = timeout(HANDLER_TIME_MAX, running)
+            .await
+            .unwrap_or_else(|_| Err(Failure::Failed("it took too long".into())))?;
+        match (&invoked, admitted.kind()) {
+            (Invoked::Output(output), OperationKind::Handler) => refuse_large(output)?,
+            (Invoked::Wait(plan), OperationKind::Wait) => {
+                refuse_large(&plan.output)?;
+                let registration = admitted.registry().registration(admitted.extension());
+                let registration = registration.ok_or_else(|| Failure::Failed("it is not registered".into()))?;
+                gates::may_wait_for(registration, &plan.wait).map_err(Failure::Failed)?;
+            }
+            (Invoked::Emission(_), OperationKind::Emission) => {}
+            _ => return Err(Failure::Failed("its answer is of another kind than its registration says".into())),
+        }
+        Ok(invoked)
+    }
+}
+
+/// What an extension is told about the caller.
+fn authority(admitted: &Admitted) -> Authority {
+    let token = admitted.token();
+    Authority {
+        execution_id: token.execution.clone(),
+        work_id: token.work.clone(),
+        scope_id: token.scope.clone(),
+        binding: token.binding.clone(),
+        epoch: token.epoch,
+        generation: token.generation,
+    }
+}
+
+/// Runs `work` in a task of its own, which ends with it or with whoever waits for it: a panic is a failure of the extension.
+async fn alone<T: 'static>(work: impl Future<Output = Result<T, Failure>> + 'static) -> Result<T, Failure> {
+    struct Ends<T>(tokio::task::JoinHandle<T>);
+    impl<T> Drop for Ends<T> {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+    let mut task = Ends(tokio::task::spawn_local(work));
+    (&mut task.0).await.unwrap_or_else(|_| Err(Failure::Failed("it panicked".into())))
+}
+
+/// An extension's refusal, as callers see it; `Err` when it is none that may be passed on.
+fn refusal_of(refusal: OperationError) -> Result<ApiError, String> {
+    let OperationError { code, message } = refusal;
+    let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if code.is_empty() || code.len() > 64 || !code.bytes().all(word) || message.len() > MESSAGE_BYTES_MAX {
+        return Err("its refusal has no snake_case code, or too long a message".into());
+    }
+    Ok(ApiError::of_extension(code, message))
+}
+
+fn refuse_large(output: &Value) -> Result<(), Failure> {
+    match serde_json::to_vec(output) {
+        Ok(bytes) if bytes.len() <= OUTPUT_BYTES_MAX => Ok(()),
+        _ => Err(Failure::Failed(format!("its output is larger than {OUTPUT_BYTES_MAX} bytes"))),
+    }
+}
+
+fn unavailable(why: &str) -> Error {
+    tracing::warn!(why, "an extension did not carry a request out");
+    Error::operation(
+        Code::ExtensionUnavailable,
+        "the extension did not answer as it should; ask again under the same request ID",
+    )
+}
+
+fn lost_sight() -> Error {
+    Error::operation(
+        Code::ExtensionUnavailable,
+        "the request was under way and has just ended; ask again under the same request ID",
+    )
+}

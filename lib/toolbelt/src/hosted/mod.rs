@@ -1,0 +1,331 @@
+//! The toolbelt's part of an extension's operation (T05, T13, T14, T17): what is decided and recorded around a handler,
+//! which itself runs outside of any transaction.
+//!
+//! A call goes [`Hosted::admit`] → gates → [`Hosted::begin`] → the handler → [`Hosted::finish`] or one of its siblings.
+//! Each step is one transaction; between two of them the caller may lose its authority, and the next step says so.
+
+mod intent;
+
+use std::path::Path;
+use std::rc::Rc;
+
+use conduit_api::host::HostCall;
+use conduit_api::toolbelt::{CallResponse, EmitInput, WaitInput};
+use conduit_api::{ApiError, Code};
+use conduit_config::Snapshot;
+use conduit_store::digest::{Sha256Digest, canonical_json, sha256_parts};
+use conduit_store::{Clock, Fenced, Now, TimeSource};
+use serde_json::{Map, Value};
+
+use crate::access::{Access, Known, Noted};
+use crate::check::{self, Assertions, Authorized, Registered};
+use crate::error::{Error, Result};
+use crate::operations;
+use crate::registry::{OperationKind, Registry};
+use crate::token::{self, TokenRecord};
+use crate::{call, replay};
+
+use intent::Found;
+pub use intent::RequestKey;
+
+/// The toolbelt as the extension host uses it.
+#[derive(Debug)]
+pub struct Hosted {
+    access: Access,
+    /// This instance of the host; no other ever has the same.
+    host: String,
+}
+
+/// What a call came to before its handler.
+#[derive(Debug)]
+pub enum Admission {
+    /// It was carried out before; this is its answer.
+    Done(CallResponse),
+    /// This host carries it out at this moment; its answer is this one's too.
+    UnderWay(RequestKey),
+    Admitted(Box<Admitted>),
+}
+
+/// A call that passed every check of its own; gates come next.
+#[derive(Debug)]
+pub struct Admitted {
+    authorized: Authorized<Registered>,
+    snapshot: Rc<Snapshot>,
+    registry: Rc<Registry>,
+    bearer: Sha256Digest,
+    key: RequestKey,
+    request_digest: Sha256Digest,
+    input: Map<String, Value>,
+    extension: String,
+    kind: OperationKind,
+    idempotent: bool,
+}
+
+impl Admitted {
+    pub const fn key(&self) -> &RequestKey {
+        &self.key
+    }
+    /// Tells a changed request under the same ID (T14).
+    pub const fn request_digest(&self) -> &Sha256Digest {
+        &self.request_digest
+    }
+    pub const fn input(&self) -> &Map<String, Value> {
+        &self.input
+    }
+    /// What this release has.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+    /// The name of the registration that owns the operation.
+    pub fn extension(&self) -> &str {
+        &self.extension
+    }
+    pub const fn kind(&self) -> OperationKind {
+        self.kind
+    }
+    pub const fn idempotent(&self) -> bool {
+        self.idempotent
+    }
+    /// The caller, as the token pins it.
+    pub const fn token(&self) -> &TokenRecord {
+        self.authorized.token()
+    }
+    /// Whether the registration is active in the generation that the call was decided by.
+    pub fn registers(&self, extension: &str) -> bool {
+        self.snapshot.registers(extension)
+    }
+
+    /// Names the exact call, whatever its request ID: what a gate's decision is bound to (design §9.7).
+    pub fn call_digest(&self) -> Sha256Digest {
+        let parts =
+            [self.key.execution.as_str().as_bytes(), self.key.operation.as_bytes(), &canonical_input(&self.input)];
+        sha256_parts("gated-call-1", &parts)
+    }
+}
+
+fn canonical_input(input: &Map<String, Value>) -> Vec<u8> {
+    canonical_json(&Value::Object(input.clone()))
+}
+
+impl Hosted {
+    /// Opens the store of `state` for the host instance `host`.
+    pub fn open(state: &Path, registry: Rc<Registry>, host: String) -> Result<Self> {
+        Ok(Self { access: Access::open(state, registry)?, host })
+    }
+
+    /// Checks 1 to 5, the schema, and what is known of the request: in one view, with nothing written.
+    ///
+    /// Errors: `forbidden`, `authority_released`, `wrong_credential_class`, `invalid_request`, `request_conflict`, `in_doubt`.
+    pub fn admit(&mut self, call: &HostCall, time: impl TimeSource) -> Result<Admission> {
+        let bearer = call.bearer().ok_or(Error::Refused { rule: check::rule::UNKNOWN_TOKEN })?;
+        let request = &call.request;
+        let assertions = Assertions::of(request, &call.execution_id);
+        let Self { access: Access { store, look, .. }, host } = self;
+        let registry = Rc::clone(&look.registry);
+        let looked = store.read(|r| {
+            let Known { token, snapshot } = look.known(r, &bearer)?;
+            let now = time.now();
+            let authorized = authorize(token, &assertions, &request.operation, &snapshot, &registry, now)?;
+            r.guard(authorized.fence(), authorized.demand(), now)?;
+            call::check_request_id(request.request_id.as_deref())?;
+            let key = RequestKey {
+                execution: authorized.token().execution.clone(),
+                operation: request.operation.clone(),
+                request_id: request.request_id.clone().ok_or_else(no_request_id)?,
+            };
+            if let Some(output) = replay::find(r, &key.execution, &key.operation, &key.request_id, &request.input)? {
+                return Ok(Looked::Done(output));
+            }
+            let digest = replay::request_digest(&key.operation, &request.input);
+            let found = intent::find(r, &key, &digest, host)?;
+            Ok::<_, Error>(Looked::Open { authorized, snapshot, key, digest, found })
+        })?;
+        let (authorized, snapshot, key, request_digest, found) = match looked {
+            Looked::Done(output) => return Ok(Admission::Done(CallResponse::replayed(output))),
+            Looked::Open { key, found: Found::UnderWay, .. } => return Ok(Admission::UnderWay(key)),
+            Looked::Open { authorized, snapshot, key, digest, found } => (authorized, snapshot, key, digest, found),
+        };
+        let known = registry.operation(&key.operation).ok_or(Error::Refused { rule: check::rule::UNDECLARED })?;
+        let idempotent = known.spec.idempotent;
+        if found == Found::InDoubt || (found == Found::LeftBehind && !idempotent) {
+            self.doubt(&key)?;
+            return Err(in_doubt());
+        }
+        refuse_input(&known, &request.input)?;
+        Ok(Admission::Admitted(Box::new(Admitted {
+            authorized,
+            snapshot,
+            bearer,
+            request_digest,
+            input: request.input.clone(),
+            extension: known.registration.map(|owner| owner.name.clone()).unwrap_or_default(),
+            kind: known.spec.kind,
+            idempotent,
+            key,
+            registry: Rc::clone(&registry),
+        })))
+    }
+
+    /// Commits the intent, under the lease: from here on the handler may run.
+    ///
+    /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile.
+    pub fn begin(&mut self, admitted: &Admitted, time: impl TimeSource) -> Result<()> {
+        let host = self.host.clone();
+        self.fenced(admitted, time, |tx| intent::put(tx, &admitted.key, &admitted.request_digest, &host, tx.now()))
+    }
+
+    /// Records the result of the handler and takes the intent away, in one transaction. The effect is there, so the lease
+    /// is not asked: whoever asks again gets this answer.
+    pub fn finish(&mut self, admitted: &Admitted, output: Value) -> Result<CallResponse> {
+        let key = &admitted.key;
+        self.access.store.write(|tx| {
+            if intent::remove(tx, key)? {
+                let RequestKey { execution, operation, request_id } = key;
+                replay::store(tx, execution, operation, request_id, &admitted.input, &output, Clock.now())?;
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(CallResponse::new(output))
+    }
+
+    /// Takes the intent away: nothing was done, and the same request may be made again.
+    pub fn withdraw(&mut self, key: &RequestKey) -> Result<()> {
+        self.access.store.write(|tx| intent::remove(tx, key).map(drop))
+    }
+
+    /// Marks a request of which nobody can say whether it was carried out.
+    pub fn doubt(&mut self, key: &RequestKey) -> Result<()> {
+        self.access.store.write(|tx| intent::doubt(tx, key))
+    }
+
+    /// Declares `wait` for the caller, as its own `wait` would (T17, G03), and takes the intent away. Authority is released.
+    ///
+    /// Errors: `forbidden`, `authority_released`; `invalid_wait` when the plan is none.
+    pub fn park(
+        &mut self,
+        admitted: &Admitted,
+        wait: WaitInput,
+        output: Value,
+        time: impl TimeSource,
+    ) -> Result<CallResponse> {
+        self.fenced(admitted, time, |tx| {
+            operations::wait(tx, &admitted.authorized, &wait)?;
+            intent::remove(tx, &admitted.key).map(drop)
+        })?;
+        Ok(CallResponse { declared: Some(wait), ..CallResponse::new(output) })
+    }
+
+    /// Accepts `event` for the caller, as its own `emit` would (T17), and takes the intent away. The request is the
+    /// delivery: the same one is accepted once. Returns the answer, and whether the scheduler has to hear of it.
+    ///
+    /// Errors: those of `emit`.
+    pub fn emit(
+        &mut self,
+        admitted: &Admitted,
+        event: &EmitInput,
+        time: impl TimeSource,
+    ) -> Result<(CallResponse, bool)> {
+        let delivery = format!("{}:{}", admitted.key.operation, admitted.key.request_id);
+        let event = EmitInput { delivery_id: Some(delivery), ..event.clone() };
+        let done = self.fenced(admitted, time, |tx| {
+            let done = operations::emit(tx, &admitted.authorized, &event, None, &admitted.snapshot)?;
+            intent::remove(tx, &admitted.key)?;
+            Ok(done)
+        })?;
+        let response = CallResponse { replayed: done.replayed, ..CallResponse::new(call::to_value(&done.output)?) };
+        Ok((response, done.wanted))
+    }
+
+    /// Keeps the record of a call and turns a fault into what the caller is told. `gate` is the one that parked or refused
+    /// it (G05).
+    pub fn answered<T>(&mut self, call: &HostCall, gate: Option<&str>, done: Result<T>) -> Result<T, ApiError> {
+        let known = call.bearer().map(|bearer| self.access.known(&bearer));
+        let token = known.and_then(|known| known.ok()?.token);
+        let noted = Noted {
+            socket: &call.execution_id,
+            token: token.as_ref(),
+            operation: &call.request.operation,
+            request_id: call.request.request_id.as_deref(),
+            gate,
+        };
+        self.access.answered(&noted, done, Clock.now())
+    }
+
+    /// See [`crate::Toolbelt::flush_history`].
+    pub fn flush_history(&mut self) -> bool {
+        self.access.flush_history()
+    }
+
+    /// See [`crate::Toolbelt::finish_history`].
+    pub fn finish_history(&mut self) {
+        self.access.finish_history();
+    }
+
+    /// Runs `change` under the caller's lease, after its token was looked at again.
+    fn fenced<T>(
+        &mut self,
+        admitted: &Admitted,
+        time: impl TimeSource,
+        change: impl FnOnce(&Fenced<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let authorized = &admitted.authorized;
+        self.access.store.fenced(authorized.fence(), authorized.demand(), time, |tx| {
+            let token = token::lookup(tx, &admitted.bearer)?;
+            check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
+            change(tx)
+        })
+    }
+}
+
+/// What one view said of a call.
+enum Looked {
+    Done(Value),
+    Open {
+        authorized: Authorized<Registered>,
+        snapshot: Rc<Snapshot>,
+        key: RequestKey,
+        digest: Sha256Digest,
+        found: Found,
+    },
+}
+
+/// Nobody knows whether the request was carried out.
+pub fn in_doubt() -> Error {
+    Error::operation(
+        Code::InDoubt,
+        "the daemon ended while this request was carried out, and nobody knows whether it was; an operator has to resolve it",
+    )
+}
+
+/// Error: `invalid_request` with a diagnostic for each violation of the schema: a place and a remedy, never a value.
+fn refuse_input(known: &crate::registry::Known<'_>, input: &Map<String, Value>) -> Result<()> {
+    match known.violations(&Value::Object(input.clone())) {
+        Ok(violations) if violations.is_empty() => Ok(()),
+        Ok(diagnostics) => Err(Error::Operation(ApiError {
+            diagnostics,
+            ..ApiError::new(Code::InvalidRequest, "the input breaks the operation's schema; guidance has the schema")
+        })),
+        Err(why) => {
+            tracing::error!(operation = known.spec.name, why, "an operation's schema cannot be used");
+            Err(Error::operation(Code::Internal, "the operation's schema cannot be used"))
+        }
+    }
+}
+
+/// Checks 1 to 4 for an extension's operation: it is declared when its registration is active in the generation.
+pub(crate) fn authorize(
+    token: Option<TokenRecord>,
+    assertions: &Assertions,
+    operation: &str,
+    snapshot: &Snapshot,
+    registry: &Registry,
+    now: Now,
+) -> Result<Authorized<Registered>> {
+    let owner = registry.operation(operation).and_then(|known| known.registration);
+    let declared = owner.is_some_and(|owner| snapshot.registers(&owner.name));
+    check::authorize_registered(token, assertions, operation, declared, snapshot, now)
+}
+
+fn no_request_id() -> Error {
+    Error::operation(Code::InvalidRequest, "a call that is passed on has a request ID")
+}
