@@ -16,7 +16,7 @@ use crate::turn::Turn;
 
 /// Pages of the log (16 MiB) after which it is copied. Commits write the same few pages again and again, so a longer log
 /// copies each of them less often; readers pay little for its length.
-pub(crate) const PAGES: u32 = 4_000;
+pub(crate) const PAGES: u32 = 8_000;
 
 /// How long the log is, as the last commit of this connection left it.
 #[derive(Debug)]

@@ -12,6 +12,9 @@ use crate::error::{Error, Result, doing, doing_at};
 
 /// How many times a busy writer is asked again before `store_busy`; with the pauses below about ten seconds.
 const BUSY_TRIES_MAX: i32 = 5_100;
+/// Bytes of a page. Rows are small, and a commit writes each page that it touches to the log whole: an Event touches seven,
+/// and the disk has to take them all before the answer. With still smaller ones a row would often need a page of its own.
+const PAGE_BYTES: u32 = 2048;
 /// Statements that one connection keeps prepared.
 const STATEMENTS_MAX: usize = 128;
 
@@ -42,6 +45,7 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     // Without it, SQLite compiles a cached statement with a bound LIMIT anew each time that it is bound: its plan could
     // depend on the value. Ours must not, and a `read_context` would spend most of its time on it.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(doing("setting up the store"))?;
+    conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(doing("setting up the store"))?; // of a new file
     let mode: String = conn
         .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
         .map_err(doing("choosing the journal"))?;
