@@ -45,6 +45,9 @@ pub struct OperationRequest {
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_digest: Option<String>,
+    /// Whether its standard input and output are a channel to whoever launches it; then no output but stderr is retained.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub channel: bool,
 }
 
 /// What every process is given, whoever asks; nothing is inherited from the service (K08).
@@ -104,6 +107,9 @@ pub struct Plan {
     pub stop_grace_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_digest: Option<String>,
+    /// See [`OperationRequest::channel`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub channel: bool,
 }
 
 const VERSION: u32 = 1;
@@ -122,6 +128,7 @@ impl Plan {
             output_bytes_max: request.limits.output_bytes_max.unwrap_or(OUTPUT_BYTES_DEFAULT),
             stop_grace_ms: request.limits.stop_grace_ms.unwrap_or(STOP_GRACE_MS_DEFAULT),
             workspace_digest: request.workspace_digest.clone(),
+            channel: request.channel,
         }
     }
 
@@ -134,6 +141,11 @@ impl Plan {
             now.boot_us.saturating_add(micros(self.timeout_ms))
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 fn micros(ms: u64) -> i64 {
@@ -158,6 +170,9 @@ pub(crate) fn plan_digest(plan: &[u8]) -> Sha256Digest {
 pub(crate) fn operation_digest(request: &Sha256Digest, plan: &Sha256Digest) -> Sha256Digest {
     sha256_parts("open-conduit operation v1", &[request, plan])
 }
+
+/// Bytes of a launch token.
+pub(crate) const LAUNCH_TOKEN_BYTES: usize = 64;
 
 /// The token that a runner is given on standard input: it proves that the bundle is the one that was admitted.
 pub(crate) fn launch_token(attempt: &AttemptId, operation: &Sha256Digest) -> String {

@@ -309,6 +309,7 @@ mod tests {
             env: std::collections::BTreeMap::new(),
             limits: Limits { timeout_ms: 60_000, output_bytes_max: None, stop_grace_ms: None },
             workspace_digest: None,
+            channel: false,
         };
         let (kernel, now) = (&world.host.kernel, world.host.now());
         let mut store = world.host.store.borrow_mut();

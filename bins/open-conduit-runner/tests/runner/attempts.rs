@@ -328,3 +328,31 @@ async fn a_forgotten_bundle_is_gone_and_its_attempt_is_not() {
         assert_eq!(host.recover(&attempt).await.terminal, Some(Terminal::Succeeded));
     }
 }
+
+/// X01
+#[tokio::test]
+async fn a_process_with_a_channel_hears_and_answers_its_launcher_and_the_channel_ends_with_it() {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::Shutdown;
+    let mut host = Host::new();
+    let request = OperationRequest { channel: true, ..host.shell("1", "cat; echo complaint >&2; exit 3") };
+    let mut launched = host.launch(&request);
+    let mut ours = launched.take_channel().unwrap();
+    assert!(launched.take_channel().is_none());
+    let mut answers = BufReader::new(ours.try_clone().unwrap());
+    let mut line = String::new();
+    for word in ["first\n", "second\n"] {
+        ours.write_all(word.as_bytes()).unwrap();
+        line.clear();
+        answers.read_line(&mut line).unwrap();
+        assert_eq!(line, word, "and nothing of the token before it");
+    }
+    ours.shutdown(Shutdown::Write).unwrap();
+    line.clear();
+    answers.read_to_string(&mut line).unwrap();
+    assert_eq!(line, "", "the runner holds no end of it");
+    let conclusion = host.finish(&launched).await;
+    assert!(matches!(conclusion.terminal, Some(Terminal::Failed { end: ProcessEnd::Exited { code: 3 } })));
+    let names: Vec<&str> = conclusion.outputs.iter().map(|output| output.name.as_str()).collect();
+    assert_eq!(names, ["stderr"], "what goes through the channel is not kept");
+}

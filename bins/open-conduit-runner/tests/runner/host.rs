@@ -52,6 +52,7 @@ impl Host {
             env: BTreeMap::new(),
             limits: Limits { timeout_ms: 60_000, output_bytes_max: None, stop_grace_ms: None },
             workspace_digest: None,
+            channel: false,
         }
     }
 

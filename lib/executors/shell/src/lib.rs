@@ -147,6 +147,7 @@ impl Executor for Shell {
                 stop_grace_ms: config.stop_grace_ms,
             },
             workspace_digest: None,
+            channel: false,
         };
         request.check()?;
         Ok(request)

@@ -14,7 +14,7 @@ use crate::attempt::{AttemptState, Event, Reason};
 use crate::bundle::{self, Bundle, Manifest};
 use crate::error::{Error, Result, bundling};
 use crate::identity::{self, OperationRequest, Plan};
-use crate::kernel::{Admission, Kernel, Prepared, Staged, stop_grace};
+use crate::kernel::{Admission, Kernel, Prepared, Staged, has_channel, stop_grace};
 
 impl Kernel {
     /// Looks at an operation and at the world, and freezes what was seen. Nothing is on record and nothing is written
@@ -166,7 +166,8 @@ fn build(
         bundle::put(&path, bytes).map_err(bundling(attempt, "writing it"))?;
     }
     failpoint!("kernel.staged");
-    Ok(Staged { attempt: attempt.clone(), bundle, lock, token, stop_grace: stop_grace(plan), waiting: None })
+    let (stop_grace, channel) = (stop_grace(plan), has_channel(plan));
+    Ok(Staged { attempt: attempt.clone(), bundle, lock, token, stop_grace, channel, waiting: None })
 }
 
 /// Takes the bundle's lock for this open file, which the runner will share. Error: `illegal_state` when a runner has it.
@@ -207,7 +208,7 @@ mod tests {
         let first = host.admit(&request("1")).unwrap();
         let again = host.admit(&request("1")).unwrap();
         assert_eq!((&again.job, &again.attempt, again.replayed), (&first.job, &first.attempt, true));
-        let changes: [Change; 7] = [
+        let changes: [Change; 8] = [
             |r| r.args.push("x".into()),
             |r| r.cwd = "/tmp".into(),
             |r| r.executable = "/bin/sh".into(),
@@ -215,6 +216,7 @@ mod tests {
             |r| r.limits.timeout_ms += 1,
             |r| r.limits.output_bytes_max = Some(crate::limits::OUTPUT_BYTES_DEFAULT),
             |r| r.workspace_digest = Some("0".into()),
+            |r| r.channel = true,
         ];
         for change in changes {
             let mut other = request("1");

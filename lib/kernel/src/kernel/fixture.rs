@@ -70,5 +70,6 @@ pub fn request(id: &str) -> OperationRequest {
         env: BTreeMap::new(),
         limits: Limits { timeout_ms: 1000, output_bytes_max: None, stop_grace_ms: None },
         workspace_digest: None,
+        channel: false,
     }
 }

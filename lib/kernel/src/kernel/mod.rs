@@ -83,6 +83,7 @@ pub struct Staged {
     pub(crate) lock: File,
     pub(crate) token: String,
     pub(crate) stop_grace: Duration,
+    pub(crate) channel: bool,
     pub(crate) waiting: Option<Waiting>,
 }
 
@@ -185,4 +186,9 @@ impl Ending {
 fn stop_grace(plan: &str) -> Duration {
     let ms = serde_json::from_str::<Plan>(plan).map_or(STOP_GRACE_MS_DEFAULT, |plan| plan.stop_grace_ms);
     Duration::from_millis(ms)
+}
+
+/// Whether a plan gives its process a channel; not one that cannot be read.
+fn has_channel(plan: &str) -> bool {
+    serde_json::from_str::<Plan>(plan).is_ok_and(|plan| plan.channel)
 }

@@ -5,8 +5,12 @@
 //! process dies right after the fork. It may be started before the boundary: the token is what it waits for, and when
 //! this process dies or gives up before that, its standard input ends and so does the runner. It is in a process group of its own, so that a terminal's interrupt does not
 //! reach it, and inherits no variable and no other descriptor.
+//!
+//! Where the plan gives the process a channel, the runner's standard input is one end of a socket pair: behind the token
+//! it is what the process gets as its standard input and output, and the other end stays with [`Launched`].
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -37,12 +41,18 @@ impl Launcher for ProcessLauncher {
         let failed = |source: std::io::Error| Error::Process { doing: "starting a runner", source };
         // The same open file, and so the same lock, which the runner then holds as well.
         let lock = staged.lock.try_clone().map_err(failed)?;
+        let (channel, stdin) = if staged.channel {
+            let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+            (Some(ours), Stdio::from(OwnedFd::from(theirs)))
+        } else {
+            (None, Stdio::piped())
+        };
         let child = Command::new(&self.runner)
             .arg(staged.bundle.dir())
             .env_clear()
             .current_dir("/")
             .process_group(0)
-            .stdin(Stdio::piped())
+            .stdin(stdin)
             .stdout(Stdio::from(lock))
             .stderr(Stdio::null())
             .spawn()
@@ -56,7 +66,7 @@ impl Launcher for ProcessLauncher {
             tracing::warn!(%attempt, %error, "the runner keeps a raised limit of open files");
         }
         let identity = identify(child.id());
-        Ok(Waiting::new(child, identity))
+        Ok(Waiting::new(child, channel, identity))
     }
 
     fn launch(&self, mut staged: Staged) -> Result<Launched> {
@@ -71,14 +81,15 @@ impl Launcher for ProcessLauncher {
             tracing::warn!(%attempt, %error, "the runner did not take its token");
         }
         failpoint!("kernel.launched");
-        match told.identity {
-            Ok((unit, pidfd)) => Ok(Launched::child(attempt, bundle, stop_grace, (unit, pidfd, told.child))),
+        let launched = match told.identity {
+            Ok((unit, pidfd)) => Launched::child(attempt, bundle, stop_grace, (unit, pidfd, told.child)),
             Err(error) => {
                 // It runs: it is watched by what is left, and says itself who it is.
                 tracing::warn!(%attempt, %error, "no handle on the runner could be opened");
-                Launched::by_wait(attempt.clone(), bundle, stop_grace, told.child).map_err(failed)
+                Launched::by_wait(attempt.clone(), bundle, stop_grace, told.child).map_err(failed)?
             }
-        }
+        };
+        Ok(launched.with_channel(told.channel))
     }
 }
 

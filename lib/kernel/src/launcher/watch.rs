@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Launched {
     pub(crate) bundle: Bundle,
     pub(crate) stop_grace: Duration,
     unit: Option<Unit>,
+    /// The channel to its process, until somebody takes it.
+    channel: Option<UnixStream>,
     watch: Watch,
 }
 
@@ -45,7 +48,7 @@ impl Launched {
         (unit, pidfd, child): (Unit, OwnedFd, Child),
     ) -> Self {
         let watch = Watch::Process { pidfd, child: RefCell::new(Some(child)) };
-        Self { attempt, bundle, stop_grace, unit: Some(unit), watch }
+        Self { attempt, bundle, stop_grace, unit: Some(unit), channel: None, watch }
     }
 
     pub(crate) fn adopted(
@@ -55,7 +58,7 @@ impl Launched {
         (unit, pidfd): (Unit, OwnedFd),
     ) -> Self {
         let watch = Watch::Process { pidfd, child: RefCell::new(None) };
-        Self { attempt, bundle, stop_grace, unit: Some(unit), watch }
+        Self { attempt, bundle, stop_grace, unit: Some(unit), channel: None, watch }
     }
 
     /// Watches a runner that holds the lock of `bundle` but has not said who it is.
@@ -73,7 +76,7 @@ impl Launched {
                 tracing::warn!(%errno, "waiting for the lock of a bundle failed");
             }
         })?;
-        Ok(Self { attempt, bundle, stop_grace, unit: None, watch: Watch::Thread { ended, adopted: true } })
+        Ok(Self { attempt, bundle, stop_grace, unit: None, channel: None, watch: Watch::Thread { ended, adopted: true } })
     }
 
     /// Watches a child that no handle could be opened on, with no descriptor at all, and reaps it.
@@ -88,7 +91,17 @@ impl Launched {
             Ok(status) => report(&waited, status),
             Err(error) => tracing::warn!(attempt = %waited, %error, "waiting for a runner failed"),
         })?;
-        Ok(Self { attempt, bundle, stop_grace, unit: None, watch: Watch::Thread { ended, adopted: false } })
+        Ok(Self { attempt, bundle, stop_grace, unit: None, channel: None, watch: Watch::Thread { ended, adopted: false } })
+    }
+
+    pub(crate) fn with_channel(self, channel: Option<UnixStream>) -> Self {
+        Self { channel, ..self }
+    }
+
+    /// The channel to its process, once: what is written to it is the process's standard input, and what is read from it
+    /// its standard output. `None` when its plan gives it none, or it was launched by another daemon.
+    pub const fn take_channel(&mut self) -> Option<UnixStream> {
+        self.channel.take()
     }
 
     /// Who it is; `None` while an adopted runner has not said so.

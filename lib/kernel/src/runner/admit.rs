@@ -1,6 +1,7 @@
 //! Is this the admitted bundle, is no other runner on it, and is the world still what was admitted?
 
 use std::io::{ErrorKind, Read as _, Result};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt;
 
 use conduit_api::{ApiError, Code, json};
@@ -47,7 +48,7 @@ pub(super) fn verify(bundle: &Bundle) -> Result<Option<Job>> {
     let (request_digest, plan_digest) = (identity::request_digest(&request), identity::plan_digest(&plan));
     let operation = identity::operation_digest(&request_digest, &plan_digest);
     let Ok(plan) = json::read::<Plan>(&plan, BUNDLE_FILE_BYTES_MAX) else { return Ok(None) };
-    let Some(token) = launch_token()? else { return Ok(None) };
+    let Some(token) = launch_token(plan.channel)? else { return Ok(None) };
     let started_at_us = Clock.now().wall.0;
     let claimed = Manifest {
         version: 1,
@@ -66,10 +67,12 @@ pub(super) fn verify(bundle: &Bundle) -> Result<Option<Job>> {
 }
 
 /// Waits for the launch token; `None` when what came is no text. Nothing comes, not even a byte, when the launcher ended
-/// or gave up before the boundary.
-fn launch_token() -> Result<Option<String>> {
+/// or gave up before the boundary. Not a byte is read behind it, where a channel begins.
+fn launch_token(channel: bool) -> Result<Option<String>> {
     let mut token = String::new();
-    match std::io::stdin().lock().take(1024).read_to_string(&mut token) {
+    let input = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let bytes_max = if channel { identity::LAUNCH_TOKEN_BYTES } else { 1024 };
+    match input.take(bytes_max as u64).read_to_string(&mut token) {
         Ok(_) => Ok(Some(token)),
         Err(error) if error.kind() == ErrorKind::InvalidData => Ok(None),
         Err(error) => Err(error),

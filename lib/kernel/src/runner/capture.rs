@@ -35,17 +35,22 @@ pub(super) struct Capture<P> {
 impl<P: Read + AsFd> Capture<P> {
     pub fn new(bundle: &Bundle, name: &'static str, pipe: P, bytes_max: u64) -> Result<Self> {
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-        Ok(Self {
+        Ok(Self { pipe: Some(pipe), room: bytes_max, ..Self::of_nothing(bundle, name) })
+    }
+
+    /// A stream that goes somewhere else.
+    pub fn of_nothing(bundle: &Bundle, name: &'static str) -> Self {
+        Self {
             name,
             path: bundle.output(name),
-            pipe: Some(pipe),
+            pipe: None,
             file: None,
-            room: bytes_max,
+            room: 0,
             hash: Sha256::new(),
             bytes: 0,
             dropped: 0,
             last_output_at_us: 0,
-        })
+        }
     }
 
     /// What to wait for; `None` once the stream has ended.

@@ -2,6 +2,7 @@
 //!
 //! Time is time since boot, which a suspended machine spends too, as the token and the scheduler count it.
 
+use std::fs::File;
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -87,9 +88,13 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
         .env_clear()
         .envs(&plan.env)
         .env(MARKER, job.attempt.as_str())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    if plan.channel {
+        let channel = std::io::stdin().as_fd().try_clone_to_owned()?;
+        command.stdout(Stdio::from(channel.try_clone()?)).stdin(Stdio::from(channel));
+    } else {
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+    }
     linux::detach(&mut command);
     let mut child = match command.spawn() {
         Ok(child) => child,
@@ -99,6 +104,11 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
             return Ok(not_started(Cause::Ended, Code::ExecutableUnavailable, &message));
         }
     };
+    if plan.channel {
+        // The tree alone holds it: whoever has the other end sees it end with the tree.
+        drop(command);
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    }
     let deadline = plan.deadline_boot_us(Clock.now());
     let main = child.id();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -116,7 +126,11 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
         killed: 0,
     };
     let missing = || std::io::Error::other("a pipe of the process is missing");
-    let out = Capture::new(&job.bundle, "stdout", stdout.ok_or_else(missing)?, plan.output_bytes_max)?;
+    let out = match stdout {
+        Some(stdout) => Capture::new(&job.bundle, "stdout", stdout, plan.output_bytes_max)?,
+        None if plan.channel => Capture::of_nothing(&job.bundle, "stdout"),
+        None => return Err(missing()),
+    };
     let err = Capture::new(&job.bundle, "stderr", stderr.ok_or_else(missing)?, plan.output_bytes_max)?;
     let streams = follow(&mut tree, signals, out, err)?;
     let end = tree.end.ok_or_else(|| std::io::Error::other("the main process was never reaped"))?;
