@@ -21,8 +21,9 @@ const CALLERS_MAX: usize = 64;
 const IDLE_KIB: f64 = 30.0 * 1024.0;
 /// What a stripped `os` may weigh, in bytes.
 const OS_BYTES: f64 = 3.0 * 1024.0 * 1024.0;
-/// Calls of one kind in a row. Not one by one: a journal makes a commit wait when another process synced just before.
-const BLOCK: usize = 20;
+/// Calls of one kind in a row: a caller that asks again and again. Not one by one: a journal makes a commit wait when another
+/// process synced just before, and a program that was not at work for a while has to be read into the caches first.
+const BLOCK: usize = 100;
 /// How long an idle suite is watched for wake-ups.
 const IDLE_WATCH: Duration = Duration::from_secs(5);
 
