@@ -14,11 +14,14 @@ use crate::error::Result;
 use crate::token::TokenRecord;
 
 const HEAD: &str = "
-    SELECT w.title, w.parent_work_id, e.attempt, e.epoch, e.segment, e.acknowledged
+    SELECT w.title, w.parent_work_id, e.attempt, e.epoch, e.segment, e.acknowledged,
+           EXISTS (SELECT 1 FROM work_key k WHERE k.work_id = w.id AND k.active = 1) AS has_keys,
+           EXISTS (SELECT 1 FROM wait a WHERE a.work_id = w.id) AS has_waits
       FROM execution e JOIN work w ON w.id = e.work_id WHERE e.id = :execution";
 const KEYS: &str = "SELECT key FROM work_key WHERE work_id = :work AND active = 1 ORDER BY key";
 const INPUTS: &str = "
-    SELECT e.id, e.seq, e.type, e.source, e.correlation_key, e.work_id, octet_length(e.data) AS bytes, e.accepted_at_us
+    SELECT e.id, e.seq, e.type, e.source, e.correlation_key, e.work_id, octet_length(e.data) AS bytes,
+           CASE WHEN octet_length(e.data) <= 1024 THEN e.data END AS small, e.accepted_at_us
       FROM work_input i JOIN event e ON e.seq = i.seq
      WHERE i.work_id = :work AND i.state <> 'queued' ORDER BY i.seq DESC LIMIT :limit";
 const INPUTS_TOTAL: &str = "SELECT count(*) FROM work_input WHERE work_id = :work AND state <> 'queued'";
@@ -27,15 +30,18 @@ const WAITS: &str = "
            (SELECT count(*) FROM wait_predicate p WHERE p.wait_id = w.id AND p.matched_seq IS NOT NULL) AS matches
       FROM wait w WHERE work_id = :work ORDER BY created_at_us DESC, id DESC LIMIT :limit";
 const MATCHES: &str = "
-    SELECT e.id, e.seq, e.type, e.source, e.correlation_key, e.work_id, octet_length(e.data) AS bytes, e.accepted_at_us
+    SELECT e.id, e.seq, e.type, e.source, e.correlation_key, e.work_id, octet_length(e.data) AS bytes,
+           CASE WHEN octet_length(e.data) <= 1024 THEN e.data END AS small, e.accepted_at_us
       FROM wait_predicate p JOIN event e ON e.seq = p.matched_seq
      WHERE p.wait_id = :wait ORDER BY p.position LIMIT :limit";
 const DATA: &str = "SELECT data FROM event WHERE seq = :seq";
 /// Waits that one context shows, newest first.
 const WAITS_MAX: i64 = 16;
 
-/// Reads an Event but for its data, and how many bytes that has.
-fn event(row: &Row<'_>) -> conduit_store::RowResult<(ContextInput, i64)> {
+/// An Event without its data, how many bytes that has, and the data itself when it is small enough to come with its row.
+type Found = (ContextInput, i64, Option<String>);
+
+fn event(row: &Row<'_>) -> conduit_store::RowResult<Found> {
     let event = ContextInput {
         event_id: column_id(row, "id")?,
         sequence: row.get("seq")?,
@@ -47,7 +53,7 @@ fn event(row: &Row<'_>) -> conduit_store::RowResult<(ContextInput, i64)> {
         truncated: true,
         accepted_at: UnixMicros(row.get("accepted_at_us")?),
     };
-    Ok((event, row.get("bytes")?))
+    Ok((event, row.get("bytes")?, row.get("small")?))
 }
 
 /// The bytes of data that may be shown yet.
@@ -55,13 +61,16 @@ struct Room(i64);
 
 impl Room {
     /// Reads the data of `found`, of each while there is room for it. What has none is not loaded at all.
-    fn fill(&mut self, r: &Read<'_>, found: Vec<(ContextInput, i64)>) -> Result<Vec<ContextInput>> {
+    fn fill(&mut self, r: &Read<'_>, found: Vec<Found>) -> Result<Vec<ContextInput>> {
         let mut shown = Vec::with_capacity(found.len());
-        for (mut event, bytes) in found {
+        for (mut event, bytes, small) in found {
             if bytes <= self.0 {
                 self.0 -= bytes;
                 let read = |row: &Row<'_>| row.get::<_, String>("data");
-                let data = r.one("reading an Event's data", DATA, named_params! { ":seq": event.sequence }, read)?;
+                let data = match small {
+                    Some(data) => data,
+                    None => r.one("reading an Event's data", DATA, named_params! { ":seq": event.sequence }, read)?,
+                };
                 event.data = serde_json::from_str(&data).unwrap_or_default();
                 event.truncated = false;
             }
@@ -92,10 +101,15 @@ pub(crate) fn read(r: &Read<'_>, authorized: &Authorized<ReadContext>, snapshot:
             segment: row.get("segment")?,
             acknowledged: row.get("acknowledged")?,
         };
-        Ok((row.get::<_, Option<String>>("title")?, parent, execution))
+        let more: (bool, bool) = (row.get("has_keys")?, row.get("has_waits")?);
+        Ok((row.get::<_, Option<String>>("title")?, parent, execution, more))
     })?;
-    let (title, parent_work_id, execution) = head;
-    let keys = r.all("reading keys", KEYS, named_params! { ":work": work }, |row| row.get(0))?;
+    // Most Works have neither keys nor waits: what is not there is not asked for.
+    let (title, parent_work_id, execution, (has_keys, has_waits)) = head;
+    let keys = match has_keys {
+        true => r.all("reading keys", KEYS, named_params! { ":work": work }, |row| row.get(0))?,
+        false => Vec::new(),
+    };
     let params = named_params! { ":work": work, ":limit": integer(CONTEXT_INPUTS_MAX) };
     let mut inputs = Room(integer(CONTEXT_DATA_BYTES_MAX)).fill(r, r.all("reading inputs", INPUTS, params, event)?)?;
     inputs.reverse();
@@ -105,7 +119,7 @@ pub(crate) fn read(r: &Read<'_>, authorized: &Authorized<ReadContext>, snapshot:
         r.one("counting inputs", INPUTS_TOTAL, named_params! { ":work": work }, |row| row.get::<_, i64>(0))?
             .unsigned_abs()
     };
-    let waits = waits(r, work)?;
+    let waits = if has_waits { waits(r, work)? } else { Vec::new() };
     Ok(ContextView {
         scope_id: token.scope.clone(),
         work: ContextWork { id: token.work.clone(), title, binding: token.binding.clone(), parent_work_id, keys },

@@ -76,7 +76,14 @@ impl Launched {
                 tracing::warn!(%errno, "waiting for the lock of a bundle failed");
             }
         })?;
-        Ok(Self { attempt, bundle, stop_grace, unit: None, channel: None, watch: Watch::Thread { ended, adopted: true } })
+        Ok(Self {
+            attempt,
+            bundle,
+            stop_grace,
+            unit: None,
+            channel: None,
+            watch: Watch::Thread { ended, adopted: true },
+        })
     }
 
     /// Watches a child that no handle could be opened on, with no descriptor at all, and reaps it.
@@ -91,7 +98,14 @@ impl Launched {
             Ok(status) => report(&waited, status),
             Err(error) => tracing::warn!(attempt = %waited, %error, "waiting for a runner failed"),
         })?;
-        Ok(Self { attempt, bundle, stop_grace, unit: None, channel: None, watch: Watch::Thread { ended, adopted: false } })
+        Ok(Self {
+            attempt,
+            bundle,
+            stop_grace,
+            unit: None,
+            channel: None,
+            watch: Watch::Thread { ended, adopted: false },
+        })
     }
 
     pub(crate) fn with_channel(self, channel: Option<UnixStream>) -> Self {
