@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 pub use gates::GATES_TIME_MAX;
 use gates::Gated;
-use under_way::{Place, UnderWay};
+use under_way::{Ended, Entry, Place, UnderWay};
 
 use crate::{Authority, Extension, Failure, Invocation, Invoked, OperationError};
 
@@ -57,31 +57,48 @@ impl ExtensionHost {
     /// Errors: those of the checks (T05); `request_conflict`, `in_doubt`; a gate's or the handler's own; `gate_failed`;
     /// `extension_unavailable`.
     pub async fn call(self: &Rc<Self>, call: HostCall) -> Result<CallResponse, ApiError> {
-        let admitted = match self.toolbelt.borrow_mut().admit(&call, Clock) {
-            Ok(Admission::Admitted(admitted)) => admitted,
-            Ok(Admission::Done(response)) => return self.toolbelt.borrow_mut().answered(&call, None, Ok(response)),
-            // Its row is written by this host, so its task stands in the table until it has ended.
-            Ok(Admission::UnderWay(key)) => match self.under_way.of(&key) {
-                Some(place) => return self.attached(&call, place).await,
-                None => return self.toolbelt.borrow_mut().answered(&call, None, Err(lost_sight())),
-            },
-            Err(error) => return self.toolbelt.borrow_mut().answered(&call, None, Err(error)),
-        };
-        let key = admitted.key().clone();
-        match self.under_way.enter(&key, *admitted.request_digest()) {
-            Err(Some(place)) => self.attached(&call, place).await,
-            Err(None) => self.toolbelt.borrow_mut().answered(&call, None, Err(Error::RequestConflict)),
-            Ok(entry) => {
-                let place = entry.place();
-                let host = Rc::clone(self);
-                tokio::task::spawn_local(async move {
-                    let (gate, done) = host.carry_out(&admitted).await;
-                    let ended = host.toolbelt.borrow_mut().answered(&call, gate.as_deref(), done);
-                    entry.end(ended);
-                });
-                place.ended().await
+        loop {
+            let admission = self.toolbelt.borrow_mut().admit(&call, |key| self.under_way.has(key), Clock);
+            let place = match admission {
+                Ok(Admission::Done(response)) => return self.answered(&call, None, Ok(response)),
+                Ok(Admission::UnderWay(key)) => self.under_way.of(&key).ok_or(Error::RequestConflict),
+                Ok(Admission::Admitted(admitted)) => {
+                    match self.under_way.enter(&admitted.key().clone(), *admitted.request_digest()) {
+                        Ok(entry) => return self.start(call, admitted, entry).ended().await.answer,
+                        Err(place) => place.ok_or(Error::RequestConflict),
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            let ended = match place {
+                Ok(place) => place.ended().await,
+                Err(error) => return self.answered(&call, None, Err(error)),
+            };
+            if let Some(answer) = self.attached(&call, ended) {
+                return answer;
             }
         }
+    }
+
+    /// Carries a request out in a task of its own, so that a caller that hangs up ends nothing.
+    fn start(self: &Rc<Self>, call: HostCall, admitted: Box<Admitted>, entry: Entry) -> Place {
+        let place = entry.place();
+        let host = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let (gate, done) = host.carry_out(&admitted).await;
+            let answer = host.answered(&call, gate.as_deref(), done);
+            entry.end(Ended { gate, answer });
+        });
+        place
+    }
+
+    fn answered(
+        &self,
+        call: &HostCall,
+        gate: Option<&str>,
+        done: Result<CallResponse>,
+    ) -> Result<CallResponse, ApiError> {
+        self.toolbelt.borrow_mut().answered(call, gate, done)
     }
 
     /// See [`conduit_toolbelt::Toolbelt::flush_history`].
@@ -94,10 +111,17 @@ impl ExtensionHost {
         self.toolbelt.borrow_mut().finish_history();
     }
 
-    /// Waits for the same request, which another caller made first, and answers like it (design §9.4).
-    async fn attached(&self, call: &HostCall, place: Place) -> Result<CallResponse, ApiError> {
-        let ended = place.ended().await.map(|response| CallResponse { replayed: true, ..response });
-        self.toolbelt.borrow_mut().answered(call, None, ended.map_err(Error::Operation))
+    /// Answers like the same request, which another caller made first (design §9.4). `None` when that caller lost its
+    /// authority: that says nothing about this one's, so it is decided anew.
+    fn attached(&self, call: &HostCall, ended: Ended) -> Option<Result<CallResponse, ApiError>> {
+        let Ended { gate, answer } = ended;
+        let done = match answer {
+            Ok(response) => Ok(CallResponse { replayed: true, ..response }),
+            Err(error) if matches!(error.code, Code::Forbidden | Code::AuthorityReleased) => return None,
+            Err(error) if gate.is_some() => Err(Error::GateRefused(error)),
+            Err(error) => Err(Error::Operation(error)),
+        };
+        Some(self.answered(call, gate.as_deref(), done))
     }
 
     /// Gates, intent, handler, result. Returns the gate that decided, if one did.
@@ -224,12 +248,5 @@ fn unavailable(why: &str) -> Error {
     Error::operation(
         Code::ExtensionUnavailable,
         "the extension did not answer as it should; ask again under the same request ID",
-    )
-}
-
-fn lost_sight() -> Error {
-    Error::operation(
-        Code::ExtensionUnavailable,
-        "the request was under way and has just ended; ask again under the same request ID",
     )
 }

@@ -10,7 +10,14 @@ use conduit_store::digest::Sha256Digest;
 use conduit_toolbelt::hosted::RequestKey;
 use tokio::sync::watch;
 
-type Ended = Result<CallResponse, ApiError>;
+/// How a request ended.
+#[derive(Debug, Clone)]
+pub(super) struct Ended {
+    /// The gate that decided, if one did (G05).
+    pub gate: Option<String>,
+    pub answer: Result<CallResponse, ApiError>,
+}
+
 type Table = Rc<RefCell<HashMap<RequestKey, (Sha256Digest, watch::Receiver<Option<Ended>>)>>>;
 
 /// The table of requests.
@@ -39,6 +46,10 @@ impl UnderWay {
         let (ended, waits) = watch::channel(None);
         table.insert(key.clone(), (digest, waits));
         Ok(Entry { key: key.clone(), table: Rc::clone(&self.0), ended })
+    }
+
+    pub fn has(&self, key: &RequestKey) -> bool {
+        self.0.borrow().contains_key(key)
     }
 
     /// A place at the request `key`, while it is under way. Its content was compared by whoever asks.
@@ -75,7 +86,8 @@ impl Place {
 }
 
 fn gone() -> Ended {
-    Err(ApiError::new(Code::Internal, "the request ended without an answer; ask again under the same request ID"))
+    let message = "the request ended without an answer; ask again under the same request ID";
+    Ended { gate: None, answer: Err(ApiError::new(Code::Internal, message)) }
 }
 
 #[cfg(test)]
@@ -96,13 +108,17 @@ mod tests {
         let Err(Some(second)) = table.enter(&key(), [1; 32]) else { panic!("it is under way") };
         assert!(matches!(table.enter(&key(), [2; 32]), Err(None)));
         let third = table.of(&key()).unwrap();
-        first.end(Ok(CallResponse::new(json!(7))));
-        assert_eq!(second.ended().await.unwrap().output, json!(7));
-        assert_eq!(third.ended().await.unwrap().output, json!(7));
+        first.end(Ended { gate: None, answer: Ok(CallResponse::new(json!(7))) });
+        assert_eq!(second.ended().await.answer.unwrap().output, json!(7));
+        assert_eq!(third.ended().await.answer.unwrap().output, json!(7));
         assert!(table.of(&key()).is_none());
         let again = table.enter(&key(), [2; 32]).unwrap();
         let waiting = again.place();
         drop(again);
-        assert_eq!(waiting.ended().await.unwrap_err().code, Code::Internal, "a task that dies leaves nobody waiting");
+        assert_eq!(
+            waiting.ended().await.answer.unwrap_err().code,
+            Code::Internal,
+            "a task that dies leaves nobody waiting"
+        );
     }
 }

@@ -41,7 +41,8 @@ const DOUBT: &str = "
     UPDATE intent SET state = 'in_doubt'
      WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND state = 'running'";
 const DELETE: &str = "
-    DELETE FROM intent WHERE execution_id = :execution AND operation = :operation AND request_id = :request";
+    DELETE FROM intent
+     WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND host = :host AND state = 'running'";
 
 /// Looks a request up. Error: `request_conflict` when another body was asked under the same ID.
 pub(super) fn find(r: &Read<'_>, key: &RequestKey, digest: &Sha256Digest, host: &str) -> Result<Found> {
@@ -89,13 +90,14 @@ pub(super) fn doubt(tx: &Write<'_>, key: &RequestKey) -> Result<()> {
     Ok(())
 }
 
-/// Takes the intent of a request away; `false` when there is none.
-pub(super) fn remove(tx: &Write<'_>, key: &RequestKey) -> Result<bool> {
+/// Takes the intent of a request that `host` runs away; `false` when there is none. One that another host left behind
+/// stays: what that one did is not taken back.
+pub(super) fn remove(tx: &Write<'_>, key: &RequestKey, host: &str) -> Result<bool> {
     let removed = tx.execute(
         "removing an intent",
         DELETE,
         named_params! {
-            ":execution": key.execution.as_str(), ":operation": key.operation, ":request": key.request_id,
+            ":execution": key.execution.as_str(), ":operation": key.operation, ":request": key.request_id, ":host": host,
         },
     )?;
     Ok(removed > 0)

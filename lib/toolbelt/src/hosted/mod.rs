@@ -13,7 +13,7 @@ use conduit_api::host::HostCall;
 use conduit_api::toolbelt::{CallResponse, EmitInput, WaitInput};
 use conduit_api::{ApiError, Code};
 use conduit_config::Snapshot;
-use conduit_store::digest::{Sha256Digest, canonical_json, sha256_parts};
+use conduit_store::digest::{Sha256Digest, canonical_json, hex, sha256_parts};
 use conduit_store::{Clock, Fenced, Now, TimeSource};
 use serde_json::{Map, Value};
 
@@ -53,6 +53,7 @@ pub struct Admitted {
     snapshot: Rc<Snapshot>,
     registry: Rc<Registry>,
     bearer: Sha256Digest,
+    assertions: Assertions,
     key: RequestKey,
     request_digest: Sha256Digest,
     input: Map<String, Value>,
@@ -113,10 +114,17 @@ impl Hosted {
         Ok(Self { access: Access::open(state, registry)?, host })
     }
 
-    /// Checks 1 to 5, the schema, and what is known of the request: in one view, with nothing written.
+    /// Checks 1 to 5, the schema, and what is known of the request: in one view, with nothing written but a doubt.
+    /// `under_way` says whether this host has a task that carries a request out; one of its own without a task is left
+    /// behind like that of a host that has ended.
     ///
     /// Errors: `forbidden`, `authority_released`, `wrong_credential_class`, `invalid_request`, `request_conflict`, `in_doubt`.
-    pub fn admit(&mut self, call: &HostCall, time: impl TimeSource) -> Result<Admission> {
+    pub fn admit(
+        &mut self,
+        call: &HostCall,
+        under_way: impl Fn(&RequestKey) -> bool,
+        time: impl TimeSource,
+    ) -> Result<Admission> {
         let bearer = call.bearer().ok_or(Error::Refused { rule: check::rule::UNKNOWN_TOKEN })?;
         let request = &call.request;
         let assertions = Assertions::of(request, &call.execution_id);
@@ -142,12 +150,12 @@ impl Hosted {
         })?;
         let (authorized, snapshot, key, request_digest, found) = match looked {
             Looked::Done(output) => return Ok(Admission::Done(CallResponse::replayed(output))),
-            Looked::Open { key, found: Found::UnderWay, .. } => return Ok(Admission::UnderWay(key)),
+            Looked::Open { key, found: Found::UnderWay, .. } if under_way(&key) => return Ok(Admission::UnderWay(key)),
             Looked::Open { authorized, snapshot, key, digest, found } => (authorized, snapshot, key, digest, found),
         };
         let known = registry.operation(&key.operation).ok_or(Error::Refused { rule: check::rule::UNDECLARED })?;
         let idempotent = known.spec.idempotent;
-        if found == Found::InDoubt || (found == Found::LeftBehind && !idempotent) {
+        if found == Found::InDoubt || (found != Found::Nothing && !idempotent) {
             self.doubt(&key)?;
             return Err(in_doubt());
         }
@@ -156,6 +164,7 @@ impl Hosted {
             authorized,
             snapshot,
             bearer,
+            assertions,
             request_digest,
             input: request.input.clone(),
             extension: known.registration.map(|owner| owner.name.clone()).unwrap_or_default(),
@@ -166,10 +175,14 @@ impl Hosted {
         })))
     }
 
-    /// Commits the intent, under the lease: from here on the handler may run.
+    /// Decides once more, since gates take their time, and commits the intent under the lease: from here on the handler
+    /// may run.
     ///
     /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile.
     pub fn begin(&mut self, admitted: &Admitted, time: impl TimeSource) -> Result<()> {
+        let Known { token, snapshot } = self.access.known(&admitted.bearer)?;
+        let registry = Rc::clone(&self.access.look.registry);
+        authorize(token, &admitted.assertions, &admitted.key.operation, &snapshot, &registry, time.now())?;
         let host = self.host.clone();
         self.fenced(admitted, time, |tx| intent::put(tx, &admitted.key, &admitted.request_digest, &host, tx.now()))
     }
@@ -177,9 +190,10 @@ impl Hosted {
     /// Records the result of the handler and takes the intent away, in one transaction. The effect is there, so the lease
     /// is not asked: whoever asks again gets this answer.
     pub fn finish(&mut self, admitted: &Admitted, output: Value) -> Result<CallResponse> {
+        let Self { access, host } = self;
         let key = &admitted.key;
-        self.access.store.write(|tx| {
-            if intent::remove(tx, key)? {
+        access.store.write(|tx| {
+            if intent::remove(tx, key, host)? {
                 let RequestKey { execution, operation, request_id } = key;
                 replay::store(tx, execution, operation, request_id, &admitted.input, &output, Clock.now())?;
             }
@@ -190,7 +204,8 @@ impl Hosted {
 
     /// Takes the intent away: nothing was done, and the same request may be made again.
     pub fn withdraw(&mut self, key: &RequestKey) -> Result<()> {
-        self.access.store.write(|tx| intent::remove(tx, key).map(drop))
+        let Self { access, host } = self;
+        access.store.write(|tx| intent::remove(tx, key, host).map(drop))
     }
 
     /// Marks a request of which nobody can say whether it was carried out.
@@ -208,15 +223,17 @@ impl Hosted {
         output: Value,
         time: impl TimeSource,
     ) -> Result<CallResponse> {
+        let host = self.host.clone();
         self.fenced(admitted, time, |tx| {
             operations::wait(tx, &admitted.authorized, &wait)?;
-            intent::remove(tx, &admitted.key).map(drop)
+            intent::remove(tx, &admitted.key, &host).map(drop)
         })?;
         Ok(CallResponse { declared: Some(wait), ..CallResponse::new(output) })
     }
 
-    /// Accepts `event` for the caller, as its own `emit` would (T17), and takes the intent away. The request is the
-    /// delivery: the same one is accepted once. Returns the answer, and whether the scheduler has to hear of it.
+    /// Accepts `event` for the caller, as its own `emit` would (T17), records the answer and takes the intent away, in one
+    /// transaction. The request is the delivery: the same one is accepted once. Returns the answer, and whether the scheduler
+    /// has to hear of it.
     ///
     /// Errors: those of `emit`.
     pub fn emit(
@@ -225,15 +242,19 @@ impl Hosted {
         event: &EmitInput,
         time: impl TimeSource,
     ) -> Result<(CallResponse, bool)> {
-        let delivery = format!("{}:{}", admitted.key.operation, admitted.key.request_id);
-        let event = EmitInput { delivery_id: Some(delivery), ..event.clone() };
-        let done = self.fenced(admitted, time, |tx| {
+        let RequestKey { execution, operation, request_id } = &admitted.key;
+        // A digest, since both names together may be longer than a delivery's.
+        let delivery = sha256_parts("translated-emission-1", &[operation.as_bytes(), request_id.as_bytes()]);
+        let event = EmitInput { delivery_id: Some(hex(&delivery)), ..event.clone() };
+        let host = self.host.clone();
+        self.fenced(admitted, time, |tx| {
             let done = operations::emit(tx, &admitted.authorized, &event, None, &admitted.snapshot)?;
-            intent::remove(tx, &admitted.key)?;
-            Ok(done)
-        })?;
-        let response = CallResponse { replayed: done.replayed, ..CallResponse::new(call::to_value(&done.output)?) };
-        Ok((response, done.wanted))
+            let output = call::to_value(&done.output)?;
+            if intent::remove(tx, &admitted.key, &host)? {
+                replay::store(tx, execution, operation, request_id, &admitted.input, &output, tx.now())?;
+            }
+            Ok((CallResponse { replayed: done.replayed, ..CallResponse::new(output) }, done.wanted))
+        })
     }
 
     /// Keeps the record of a call and turns a fault into what the caller is told. `gate` is the one that parked or refused

@@ -1,0 +1,7 @@
+//! What the extension host promises, with extensions in this process on a real state directory.
+
+mod calls;
+mod gates;
+mod replays;
+mod support;
+mod translated;
