@@ -173,6 +173,9 @@ codes! {
     /// The wait cannot be registered as it was declared.
     InvalidWait = "invalid_wait", 422, Never;
 
+    /// A start gate kept the attempt from being launched; the message says whether the Work waits or is held (G06).
+    StartGated = "start_gated", 422, Never;
+
     // Faults
     /// A fault of the host; nothing was recorded as done.
     Internal = "internal", 500, SameRequest;

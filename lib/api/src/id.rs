@@ -109,6 +109,10 @@ identifiers! {
     TokenId = "tok";
     /// One operator credential.
     OperatorId = "opr";
+    /// One request for an operator's word (G07).
+    ApprovalId = "apr";
+    /// One time in which no gate is asked.
+    BypassId = "byp";
 }
 
 /// The name of a scope, as the configuration spells it: `[a-z][a-z0-9_-]{0,63}`.

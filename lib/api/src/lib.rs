@@ -17,6 +17,8 @@ pub mod version;
 pub mod views;
 
 pub use error::{ApiError, Code, Retry};
-pub use id::{ArtifactId, AttemptId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId, WorkId};
+pub use id::{
+    ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId, WorkId,
+};
 pub use time::UnixMicros;
 pub use version::Version;

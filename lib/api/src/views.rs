@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::toolbelt::{Predicate, WaitMode};
-use crate::{ArtifactId, EventId, ExecutionId, ScopeId, UnixMicros, WaitId, WorkId};
+use crate::{ApprovalId, ArtifactId, BypassId, EventId, ExecutionId, ScopeId, UnixMicros, WaitId, WorkId};
 
 /// One page of a list. `next` goes back as `cursor`; absent on the last page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -298,4 +298,137 @@ pub struct ConfigView {
     pub published_by: String,
     /// Normalized, with every text of an executor's part redacted.
     pub config: Value,
+}
+
+/// `GET /v1/gates`: what is asked before operations and first attempts, and the times in which nothing is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GatesView {
+    /// The active registrations that are asked before other registrations' operations, in the order in which they are.
+    pub gates: Vec<String>,
+    /// Those that are asked before a Work's first attempt.
+    pub start_gates: Vec<String>,
+    /// The newest first, those that have ended too.
+    pub bypasses: Vec<BypassView>,
+}
+
+/// A time in which gates are not asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BypassView {
+    pub id: BypassId,
+    /// Every scope, when there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scope_id: Option<ScopeId>,
+    pub actor: String,
+    pub reason: String,
+    /// Whether it holds at this moment.
+    pub holds: bool,
+    pub until: UnixMicros,
+    pub created_at: UnixMicros,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub restored_at: Option<UnixMicros>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub restored_by: Option<String>,
+}
+
+/// Body of `POST /v1/gates/bypass`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BypassRequest {
+    /// 1 to 3600.
+    pub seconds: u64,
+    pub reason: String,
+    /// Every scope, when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope_id: Option<ScopeId>,
+}
+
+/// `GET /v1/approvals/{id}`: what an operator is asked for (G07).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApprovalView {
+    pub id: ApprovalId,
+    /// `pending`, `approved`, `denied`, `expired`, `consumed`.
+    pub state: String,
+    pub scope_id: ScopeId,
+    pub binding: String,
+    pub work_id: WorkId,
+    /// That asked; absent when a Work asks to start.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub execution_id: Option<ExecutionId>,
+    /// Absent when a Work asks to start.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub operation: Option<String>,
+    /// The input of the call, shortened, and without what looks like a secret.
+    pub input: Value,
+    /// Names the exact call: SHA-256, lower-case hex.
+    pub call_digest: String,
+    /// `once`, `execution`, `work`, `until`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reach: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub until: Option<UnixMicros>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub note: Option<String>,
+    /// Who decided.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub actor: Option<String>,
+    /// The execution and the request that it let through; of an approval of one call.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub used_execution_id: Option<ExecutionId>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub used_request_id: Option<String>,
+    pub created_at: UnixMicros,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expires_at: Option<UnixMicros>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub decided_at: Option<UnixMicros>,
+    pub revision: i64,
+}
+
+/// Body of `POST /v1/approvals/{id}/approve`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveRequest {
+    #[serde(rename = "for", default)]
+    pub reach: Reach,
+    /// With `until` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<UnixMicros>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Body of `POST /v1/approvals/{id}/deny`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenyRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// How often, and for whom, an approval lets the very call through that it was given for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// One call.
+    #[default]
+    Once,
+    /// Every such call of the execution that goes on with it.
+    Execution,
+    /// Every such call of the Work.
+    Work,
+    /// Every such call of the Work until a time.
+    Until,
+}
+
+impl Reach {
+    pub const ALL: [Self; 4] = [Self::Once, Self::Execution, Self::Work, Self::Until];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Once => "once",
+            Self::Execution => "execution",
+            Self::Work => "work",
+            Self::Until => "until",
+        }
+    }
 }

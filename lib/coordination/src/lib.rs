@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod artifacts;
+pub mod bypasses;
 pub mod error;
 pub mod events;
 pub mod executions;

@@ -94,7 +94,7 @@ pub struct GateCall {
     pub request_id: String,
     pub input: Map<String, Value>,
     pub authority: Authority,
-    /// Names the exact call: execution, operation and input, whatever the request ID. A decision is bound to it (design §9.7).
+    /// Names the exact call: Work, operation and input, whatever the request ID and the execution. A decision is bound to it (design §9.7).
     /// SHA-256, 64 lower-case hex digits.
     pub call_digest: String,
 }

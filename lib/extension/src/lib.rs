@@ -5,6 +5,7 @@
 //! scheduler takes its plan through the kernel, the one path by which this suite starts a process.
 #![forbid(unsafe_code)]
 
+pub mod desk;
 mod executor;
 pub mod host;
 mod interface;

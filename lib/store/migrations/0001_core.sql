@@ -260,6 +260,53 @@ CREATE TABLE intent (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX intent_in_doubt ON intent (began_at_us) WHERE state = 'in_doubt';
 
+-- What the extension `human` asks operators for (G07). While it is pending, approved or denied, the same call of the Work
+-- meets it.
+CREATE TABLE approval (
+    id                TEXT    PRIMARY KEY,
+    call_digest       BLOB    NOT NULL CHECK (length(call_digest) = 32), -- the exact call of a Work, or the start of one
+    work_id           TEXT    NOT NULL REFERENCES work (id),
+    scope_id          TEXT    NOT NULL,
+    binding           TEXT    NOT NULL,
+    execution_id      TEXT CHECK ((execution_id IS NULL) = (operation IS NULL)), -- that asked; none for a start
+    operation         TEXT,
+    input             TEXT    NOT NULL,    -- JSON for people: shortened, and without what looks like a secret
+    state             TEXT    NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'consumed')),
+    reach             TEXT CHECK (reach IN ('once', 'execution', 'work', 'until')), -- how far the approval goes
+    until_us          INTEGER CHECK (coalesce(reach = 'until', 0) = (until_us IS NOT NULL)),
+    note              TEXT,
+    actor             TEXT CHECK (state NOT IN ('approved', 'denied', 'consumed') OR actor IS NOT NULL),
+    used_execution_id TEXT,                -- whom it let through first
+    used_request_id   TEXT CHECK ((state = 'consumed') = (used_request_id IS NOT NULL)),
+    created_at_us     INTEGER NOT NULL,
+    expires_at_us     INTEGER,             -- exclusive, for a decision
+    decided_at_us     INTEGER,
+    revision          INTEGER NOT NULL DEFAULT 1
+) STRICT;
+CREATE UNIQUE INDEX approval_open ON approval (work_id, call_digest) WHERE state IN ('pending', 'approved', 'denied');
+CREATE INDEX approval_used ON approval (used_execution_id, call_digest) WHERE state = 'consumed';
+CREATE INDEX approval_created ON approval (created_at_us, id);
+CREATE INDEX approval_scope ON approval (scope_id, created_at_us, id);
+CREATE INDEX approval_work ON approval (work_id, created_at_us, id);
+CREATE INDEX approval_state ON approval (state, created_at_us, id);
+CREATE INDEX approval_scope_state ON approval (scope_id, state, created_at_us, id);
+
+-- Times in which gates are not asked, by an administrator's word (design 9.7). The boot clock ends them; a boot does too.
+CREATE TABLE gate_bypass (
+    id             TEXT    PRIMARY KEY,
+    scope_id       TEXT,                   -- every scope, when there is none
+    actor          TEXT    NOT NULL,
+    reason         TEXT    NOT NULL,
+    boot_id        TEXT    NOT NULL,
+    until_boot_us  INTEGER NOT NULL,       -- exclusive
+    until_us       INTEGER NOT NULL,       -- the same for people
+    created_at_us  INTEGER NOT NULL,
+    restored_at_us INTEGER,
+    restored_by    TEXT CHECK ((restored_at_us IS NULL) = (restored_by IS NULL))
+) STRICT;
+CREATE INDEX gate_bypass_standing ON gate_bypass (until_boot_us) WHERE restored_at_us IS NULL;
+CREATE INDEX gate_bypass_created ON gate_bypass (created_at_us, id);
+
 CREATE TABLE artifact (
     id            TEXT    PRIMARY KEY,
     execution_id  TEXT    NOT NULL REFERENCES execution (id),

@@ -1,6 +1,6 @@
 //! Making new identifiers.
 
-use conduit_api::{ArtifactId, AttemptId, EventId, ExecutionId, JobId, OperatorId, TokenId, WaitId, WorkId};
+use conduit_api::{ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, TokenId, WaitId, WorkId};
 
 use crate::clock::Now;
 
@@ -16,7 +16,7 @@ macro_rules! minted {
         }
     })*};
 }
-minted!(ArtifactId, AttemptId, EventId, ExecutionId, JobId, OperatorId, TokenId, WaitId, WorkId);
+minted!(ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, TokenId, WaitId, WorkId);
 
 /// A new identifier, sortable by the wall clock of `now`.
 pub fn mint<I: Mint>(now: Now) -> I {

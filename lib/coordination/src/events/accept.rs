@@ -169,7 +169,7 @@ impl Unknown<'_> {
                 (root, depth + 1)
             }
         };
-        let actor = event.actor.filter(|_| event.source == source::MANUAL);
+        let actor = event.actor.filter(|_| [source::MANUAL, source::ACTION].contains(&event.source));
         let data = serde_json::to_string(event.data).map_err(|e| Error::Invalid { why: e.to_string() })?;
         let sequence = tx.insert(
             "accepting an Event",

@@ -15,6 +15,8 @@ pub mod source {
     pub const CORE: &str = "core";
     /// An operator.
     pub const MANUAL: &str = "core.manual";
+    /// An operator's action, other than an Event or a Work of its own.
+    pub const ACTION: &str = "core.action";
 
     const EXECUTION: &str = "execution:";
 
@@ -36,6 +38,8 @@ pub mod kind {
     pub const WAIT_TIMED_OUT: &str = "core.wait.timed_out";
     pub const WORK_RETRIED: &str = "core.work.retried";
     pub const EXECUTION_CANCELLED: &str = "core.execution.cancelled";
+    pub const GATES_BYPASSED: &str = "core.gates.bypassed";
+    pub const GATES_RESTORED: &str = "core.gates.restored";
     /// The family that only the host emits.
     pub const CORE_FAMILY: &str = "core";
 }

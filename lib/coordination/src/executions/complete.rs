@@ -32,6 +32,12 @@ pub enum SegmentEnd {
     },
     /// The host stopped it.
     Stopped,
+    /// A start gate has the Work wait before its first attempt (G06).
+    GateParked(WaitInput),
+    /// A start gate refused the Work's first attempt (G06).
+    GateRefused {
+        message: String,
+    },
     /// The host cannot say how it ended; `started` whether its process can have begun.
     Lost {
         started: bool,
@@ -61,6 +67,10 @@ pub(crate) enum Decision {
     Wait(WaitInput),
     /// It was interrupted: the next segment is told again, and of the Event.
     GoOn,
+    /// A start gate refused it: an operator has to let it go on.
+    Hold {
+        message: String,
+    },
     Fail {
         failure: Failure,
         code: Code,
@@ -84,6 +94,9 @@ pub(crate) fn decide(stop: Option<StopReason>, declared: Option<Declaration>, en
         (SegmentEnd::Lost { started: false }, _) => {
             fail(Failure::NeverStarted, Code::AttemptLost, "the attempt was lost before its process started")
         }
+        // Nothing was launched, so nothing was declared.
+        (SegmentEnd::GateParked(wait), _) => Decision::Wait(wait.clone()),
+        (SegmentEnd::GateRefused { message }, _) => Decision::Hold { message: message.clone() },
         (_, Some(Declaration::Outcome(outcome))) => Decision::Finish { outcome },
         (_, Some(Declaration::Wait(wait))) => Decision::Wait(wait),
         (_, Some(Declaration::Impossible { code, why })) => fail(Failure::Impossible, code, why),
@@ -194,10 +207,11 @@ pub fn complete(
         },
         other => (other, Vec::new()),
     };
-    let carried_out = matches!(decision, Decision::Finish { .. } | Decision::Wait(_));
+    let gated = matches!(end, SegmentEnd::GateParked(_));
+    let carried_out = matches!(decision, Decision::Finish { .. } | Decision::Wait(_)) && !gated;
 
     // The execution's row first: `execution_single` lets the next claim in only when this one has left.
-    let parks = matches!(decision, Decision::Wait(_)) && resume_capable;
+    let parks = matches!(decision, Decision::Wait(_)) && resume_capable && !gated;
     let (state, code, message) = ended_as(&decision, end, parks);
     tx.execute("ending an execution", END, named_params! {
         ":id": execution.as_str(), ":epoch": claimed.epoch, ":state": state, ":code": code.map(Code::as_str), ":message": message,
@@ -213,6 +227,17 @@ pub fn complete(
             inputs::acknowledge(tx, work, execution)?;
             let how = if outcome.status == OutcomeStatus::Succeeded { Event::Succeeds } else { Event::Fails };
             work::finish(tx, work, how, &object(&outcome)?, &cause, now)?
+        }
+        Decision::Wait(declared) if gated => {
+            // Nobody was told of anything yet, and what could wake a segment wakes no gate.
+            inputs::untell(tx, work, execution)?;
+            work::set_state(tx, work, Event::Waits, now.wall.0, None, now)?;
+            wait = Some(waits::register(tx, claimed, &declared, &seen, told, now)?);
+            work::state_of(tx, work)?
+        }
+        Decision::Hold { .. } => {
+            inputs::untell(tx, work, execution)?;
+            work::set_state(tx, work, Event::Held(BlockedReason::Gate), now.wall.0, None, now)?
         }
         Decision::Wait(declared) => {
             inputs::acknowledge(tx, work, execution)?;
@@ -272,6 +297,10 @@ fn ended_as<'d>(
         }
         Decision::Finish { .. } => ("succeeded", None, None),
         Decision::Wait(_) if parks => ("parked", None, None),
+        Decision::Wait(_) if matches!(end, SegmentEnd::GateParked(_)) => {
+            ("cancelled", Some(Code::StartGated), Some("a gate has the Work wait before it starts"))
+        }
+        Decision::Hold { message } => ("cancelled", Some(Code::StartGated), Some(message)),
         Decision::Wait(_) => ("succeeded", None, None),
         Decision::GoOn => ("cancelled", Some(Code::Interrupted), None),
         Decision::Fail { code, message, .. } => {

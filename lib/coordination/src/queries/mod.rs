@@ -48,23 +48,24 @@ pub struct Listed<T> {
 }
 
 /// How one kind of thing is listed. `x` names its row.
-struct List {
+#[derive(Debug)]
+pub struct List {
     /// What is being done, for a fault's message.
-    doing: &'static str,
+    pub doing: &'static str,
     /// Every column that the item is read from.
-    columns: &'static str,
-    table: &'static str,
+    pub columns: &'static str,
+    pub table: &'static str,
     /// The column that a filter by Work looks at, and the index of it.
-    work: (&'static str, &'static str),
+    pub work: (&'static str, &'static str),
     /// Column that orders the list, before the identifier.
-    at: &'static str,
+    pub at: &'static str,
     /// Bytes that the item holds beyond its fixed columns.
-    weight: &'static str,
+    pub weight: &'static str,
 }
 
 impl List {
     /// The page of `window` among what `filter` lets through, each row read by `map`.
-    fn page<T>(
+    pub fn page<T>(
         &self,
         r: &Read<'_>,
         filter: Filter<'_>,

@@ -9,6 +9,8 @@ pub enum BlockedReason {
     OperatorCancelled,
     /// An execution had started and the host cannot say how it ended; only an operator may say that it is safe to go on.
     AmbiguousDispatch,
+    /// A start gate refused it; it waits for a retry (G06).
+    Gate,
 }
 
 impl BlockedReason {
@@ -16,6 +18,7 @@ impl BlockedReason {
         match self {
             Self::OperatorCancelled => "operator_cancelled",
             Self::AmbiguousDispatch => "ambiguous_dispatch",
+            Self::Gate => "gate",
         }
     }
 }
@@ -82,6 +85,7 @@ impl State {
             ("cancelled", None) => Self::Cancelled,
             ("blocked", Some("operator_cancelled")) => Self::Blocked(BlockedReason::OperatorCancelled),
             ("blocked", Some("ambiguous_dispatch")) => Self::Blocked(BlockedReason::AmbiguousDispatch),
+            ("blocked", Some("gate")) => Self::Blocked(BlockedReason::Gate),
             _ => return None,
         })
     }
@@ -111,12 +115,13 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 8] = [
+    const STATES: [State; 9] = [
         State::Ready,
         State::Running,
         State::Waiting,
         State::Blocked(BlockedReason::OperatorCancelled),
         State::Blocked(BlockedReason::AmbiguousDispatch),
+        State::Blocked(BlockedReason::Gate),
         State::Succeeded,
         State::Failed,
         State::Cancelled,

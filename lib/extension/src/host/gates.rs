@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use conduit_api::toolbelt::WaitInput;
 use conduit_api::{ApiError, Code};
+use conduit_config::Snapshot;
 use conduit_store::digest::hex;
 use conduit_toolbelt::hosted::Admitted;
-use conduit_toolbelt::registry::Registration;
+use conduit_toolbelt::registry::{Registration, Registry};
 use tokio::time::{Instant, timeout_at};
 
 use super::{alone, authority, refusal_of};
-use crate::{Extension, Failure, GateAnswer, GateCall, WaitPlan};
+use crate::{Extension, Failure, GateAnswer, GateCall, StartCall, WaitPlan};
 
 /// How long all gates of one call may take together.
 pub const GATES_TIME_MAX: Duration = Duration::from_secs(10);
@@ -25,13 +26,19 @@ pub(super) enum Gated {
     Refused { gate: String, error: ApiError },
 }
 
+/// Whether a gate is to be asked about `admitted` at all.
+pub(super) fn any(admitted: &Admitted) -> bool {
+    admitted.registry().registrations().iter().any(|registration| is_asked(registration, admitted))
+}
+
+fn is_asked(registration: &Registration, admitted: &Admitted) -> bool {
+    registration.gate && registration.name != admitted.extension() && admitted.registers(&registration.name)
+}
+
 /// Asks one gate after another about `admitted`; `extensions` gives the extension of a registration.
 pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option<Rc<dyn Extension>>) -> Gated {
     let end = Instant::now() + GATES_TIME_MAX;
-    let asked = |registration: &&Registration| {
-        registration.gate && registration.name != admitted.extension() && admitted.registers(&registration.name)
-    };
-    for registration in admitted.registry().registrations().iter().filter(asked) {
+    for registration in admitted.registry().registrations().iter().filter(|one| is_asked(one, admitted)) {
         let gate = registration.name.clone();
         let answer = match extensions(&gate) {
             Some(extension) => one(extension, call_of(admitted), end).await,
@@ -53,9 +60,76 @@ pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option
     Gated::Through
 }
 
+/// What the start gates came to about a Work (G06).
+#[derive(Debug, Clone, PartialEq)]
+pub enum StartGated {
+    Through,
+    /// The Work waits, and its start gates are asked again when it goes on.
+    Parked { gate: String, wait: WaitInput },
+    /// An operator has to let it go on. The message is for operators.
+    Refused { gate: String, message: String },
+}
+
+/// Whether a start gate is active in `snapshot`.
+pub(super) fn any_start(registry: &Registry, snapshot: &Snapshot) -> bool {
+    registry.registrations().iter().any(|one| one.start_gate && snapshot.registers(&one.name))
+}
+
+/// Asks one start gate after another about `call`, as [`ask`] does: in the order of names, within one deadline, fail closed.
+pub(super) async fn ask_start(
+    registry: &Registry,
+    snapshot: &Snapshot,
+    call: &StartCall,
+    extensions: impl Fn(&str) -> Option<Rc<dyn Extension>>,
+) -> StartGated {
+    let end = Instant::now() + GATES_TIME_MAX;
+    let active = |one: &&Registration| one.start_gate && snapshot.registers(&one.name);
+    for registration in registry.registrations().iter().filter(active) {
+        let gate = registration.name.clone();
+        let answer = match extensions(&gate) {
+            Some(extension) => {
+                let call = call.clone();
+                let asked = alone(async move { extension.start_gate(&call).await });
+                timeout_at(end, asked).await.unwrap_or_else(|_| Err(too_long()))
+            }
+            None => Err(Failure::Failed("it is not running".into())),
+        };
+        match answer {
+            Ok(GateAnswer::LetThrough) => {}
+            Ok(GateAnswer::Park(plan)) => {
+                let sound = conduit_coordination::waits::decide::check(&plan.wait).map_err(|error| error.to_string());
+                match may_wait_for(registration, &plan.wait).and(sound) {
+                    Ok(()) => return StartGated::Parked { gate, wait: plan.wait },
+                    Err(why) => return start_failed(&gate, &why),
+                }
+            }
+            Ok(GateAnswer::Refuse(refusal)) | Err(Failure::Refused(refusal)) => match refusal_of(refusal) {
+                Ok(error) => {
+                    let message = format!("the gate `{gate}` refuses: {}: {}", error.code_text(), error.message);
+                    return StartGated::Refused { gate, message };
+                }
+                Err(why) => return start_failed(&gate, &why),
+            },
+            Err(failure) => return start_failed(&gate, &failure.to_string()),
+        }
+    }
+    StartGated::Through
+}
+
+/// Fail closed (G04, G06).
+pub(super) fn start_failed(gate: &str, why: &str) -> StartGated {
+    tracing::error!(gate, why, "a start gate failed, so the Work is held");
+    let message = format!("gate_failed: the gate `{gate}` did not decide; see the daemon's log, then retry the Work");
+    StartGated::Refused { gate: gate.to_owned(), message }
+}
+
+fn too_long() -> Failure {
+    Failure::Failed("the gates took too long".into())
+}
+
 async fn one(extension: Rc<dyn Extension>, call: GateCall, end: Instant) -> Result<GateAnswer, Failure> {
     let asked = alone(async move { extension.gate(&call).await });
-    timeout_at(end, asked).await.unwrap_or_else(|_| Err(Failure::Failed("the gates took too long".into())))
+    timeout_at(end, asked).await.unwrap_or_else(|_| Err(too_long()))
 }
 
 fn call_of(admitted: &Admitted) -> GateCall {

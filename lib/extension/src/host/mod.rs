@@ -15,18 +15,20 @@ use std::time::Duration;
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::CallResponse;
 use conduit_api::{ApiError, Code};
+use conduit_config::Snapshot;
 use conduit_store::Clock;
 use conduit_toolbelt::hosted::{Admission, Admitted, Hosted};
-use conduit_toolbelt::registry::OperationKind;
+use conduit_toolbelt::registry::{BREAK_GLASS, OperationKind};
 use conduit_toolbelt::{Error, Result};
 use serde_json::Value;
 use tokio::time::timeout;
 
 pub use gates::GATES_TIME_MAX;
 use gates::Gated;
+pub use gates::StartGated;
 use under_way::{Ended, Entry, Place, UnderWay};
 
-use crate::{Authority, Extension, Failure, Invocation, Invoked, OperationError};
+use crate::{Authority, Extension, Failure, Invocation, Invoked, OperationError, StartCall};
 
 /// How long one handler may take.
 pub const HANDLER_TIME_MAX: Duration = Duration::from_secs(120);
@@ -101,6 +103,23 @@ impl ExtensionHost {
         self.toolbelt.borrow_mut().answered(call, gate, done)
     }
 
+    /// Asks the start gates that are active in `snapshot` about a Work that no attempt was launched of (G06).
+    pub async fn ask_to_start(self: &Rc<Self>, call: &StartCall, snapshot: &Snapshot) -> StartGated {
+        let registry = self.toolbelt.borrow().registry();
+        if !gates::any_start(&registry, snapshot) {
+            return StartGated::Through;
+        }
+        match self.toolbelt.borrow_mut().bypassed(&call.scope_id) {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::warn!(work = %call.work_id, scope = %call.scope_id, "start gates are bypassed");
+                return StartGated::Through;
+            }
+            Err(error) => return gates::start_failed(BREAK_GLASS, &error.to_string()),
+        }
+        gates::ask_start(&registry, snapshot, call, |name| self.extensions.get(name).cloned()).await
+    }
+
     /// See [`conduit_toolbelt::Toolbelt::flush_history`].
     pub fn flush_history(&self) -> bool {
         self.toolbelt.borrow_mut().flush_history()
@@ -118,7 +137,7 @@ impl ExtensionHost {
         let done = match answer {
             Ok(response) => Ok(CallResponse { replayed: true, ..response }),
             Err(error) if matches!(error.code, Code::Forbidden | Code::AuthorityReleased) => return None,
-            Err(error) if gate.is_some() => Err(Error::GateRefused(error)),
+            Err(error) if gate.as_deref().is_some_and(|gate| gate != BREAK_GLASS) => Err(Error::GateRefused(error)),
             Err(error) => Err(Error::Operation(error)),
         };
         Some(self.answered(call, gate.as_deref(), done))
@@ -126,6 +145,13 @@ impl ExtensionHost {
 
     /// Gates, intent, handler, result. Returns the gate that decided, if one did.
     async fn carry_out(&self, admitted: &Admitted) -> (Option<String>, Result<CallResponse>) {
+        if gates::any(admitted) {
+            match self.toolbelt.borrow_mut().bypassed(&admitted.token().scope) {
+                Ok(false) => {}
+                Ok(true) => return (Some(BREAK_GLASS.to_owned()), self.run(admitted).await),
+                Err(error) => return (None, Err(error)),
+            }
+        }
         match gates::ask(admitted, |name| self.extensions.get(name).cloned()).await {
             Gated::Through => {}
             Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),

@@ -11,8 +11,9 @@ use std::rc::Rc;
 
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::{CallResponse, EmitInput, WaitInput};
-use conduit_api::{ApiError, Code};
+use conduit_api::{ApiError, Code, ScopeId};
 use conduit_config::Snapshot;
+use conduit_coordination::bypasses;
 use conduit_store::digest::{Sha256Digest, canonical_json, hex, sha256_parts};
 use conduit_store::{Clock, Fenced, Now, TimeSource};
 use serde_json::{Map, Value};
@@ -96,10 +97,11 @@ impl Admitted {
         self.snapshot.registers(extension)
     }
 
-    /// Names the exact call, whatever its request ID: what a gate's decision is bound to (design §9.7).
+    /// Names the exact call, whatever its request ID: what a gate's decision is bound to (design §9.7). It names the Work
+    /// and not the execution, since a Work that waited goes on in another one where its executor cannot resume.
     pub fn call_digest(&self) -> Sha256Digest {
-        let parts =
-            [self.key.execution.as_str().as_bytes(), self.key.operation.as_bytes(), &canonical_input(&self.input)];
+        let work = self.token().work.as_str().as_bytes();
+        let parts = [work, self.key.operation.as_bytes(), &canonical_input(&self.input)];
         sha256_parts("gated-call-1", &parts)
     }
 }
@@ -173,6 +175,16 @@ impl Hosted {
             key,
             registry: Rc::clone(&registry),
         })))
+    }
+
+    /// What this release has.
+    pub fn registry(&self) -> Rc<Registry> {
+        Rc::clone(&self.access.look.registry)
+    }
+
+    /// Whether gates are not asked about `scope` at this moment, by an administrator's word (design §9.7).
+    pub fn bypassed(&mut self, scope: &ScopeId) -> Result<bool> {
+        Ok(self.access.store.read(|r| bypasses::holds(r, scope, Clock.now()))?)
     }
 
     /// Decides once more, since gates take their time, and commits the intent under the lease: from here on the handler

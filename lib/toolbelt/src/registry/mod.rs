@@ -8,6 +8,7 @@ mod builtins;
 mod error;
 mod registration;
 mod rules;
+pub use rules::BREAK_GLASS;
 mod schema;
 mod toolset;
 

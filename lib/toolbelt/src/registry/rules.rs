@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::error::{Fault, Refused};
 use super::registration::{OperationKind, Registration};
 
+/// Stands for a gate in the record of a call while gates are bypassed.
+pub const BREAK_GLASS: &str = "break_glass";
 /// Longest summary, in characters.
 const SUMMARY_CHARS_MAX: usize = 200;
 /// Most operations, toolsets, playbooks or actions of one registration.
@@ -75,7 +77,8 @@ impl<'r> Check<'r> {
         if !is_name(name) {
             self.invalid(name, "is no registration name: a lower-case letter, then at most 63 letters, digits, - or _");
         }
-        if operation::BUILTINS.contains(&name.as_str()) || in_family(name, "core") {
+        let reserved = in_family(name, "core") || name == BREAK_GLASS;
+        if operation::BUILTINS.contains(&name.as_str()) || reserved {
             self.refuse(Fault::Conflict, name, "is a name of the host");
         }
         self.summary(name, &registration.summary);
