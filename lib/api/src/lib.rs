@@ -18,7 +18,8 @@ pub mod views;
 
 pub use error::{ApiError, Code, Retry};
 pub use id::{
-    ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId, WorkId,
+    ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, ScopeId, TokenId, WaitId,
+    WorkId,
 };
 pub use time::UnixMicros;
 pub use version::Version;

@@ -6,7 +6,7 @@ use clap::Parser;
 use conduit_suite::demo::DemoArgs;
 use conduit_suite::up::UpArgs;
 
-use crate::commands::{artifacts, config, emit, events, executions, scopes, waits, work};
+use crate::commands::{approvals, artifacts, config, emit, events, executions, gates, scopes, waits, work};
 use crate::exit::Exit;
 
 /// Run and watch agent work on a machine that you own
@@ -55,6 +55,10 @@ pub enum Command {
     Waits(waits::WaitsArgs),
     Artifacts(artifacts::ArtifactsArgs),
     Emit(emit::EmitArgs),
+    Approvals(approvals::ApprovalsArgs),
+    Approve(approvals::ApproveArgs),
+    Deny(approvals::DenyArgs),
+    Gates(gates::GatesArgs),
     Config(config::ConfigArgs),
 }
 

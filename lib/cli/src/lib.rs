@@ -70,6 +70,10 @@ fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
         Command::Waits(args) => commands::waits::run(args, &connection.client()?, &mut out)?,
         Command::Artifacts(args) => commands::artifacts::run(args, &connection.client()?, &mut out)?,
         Command::Emit(args) => commands::emit::run(args, &connection, &mut out)?,
+        Command::Approvals(args) => commands::approvals::run(args, &connection.client()?, &mut out)?,
+        Command::Approve(args) => commands::approvals::approve(args, &connection.client()?, &mut out)?,
+        Command::Deny(args) => commands::approvals::deny(args, &connection.client()?, &mut out)?,
+        Command::Gates(args) => commands::gates::run(args, &connection, &mut out)?,
         Command::Config(args) => commands::config::run(args, &connection, &mut out)?,
     };
     out.flush()?;

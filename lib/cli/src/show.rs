@@ -3,7 +3,8 @@
 use conduit_api::UnixMicros;
 use conduit_api::toolbelt::WaitMode;
 use conduit_api::views::{
-    ArtifactView, ConfigView, EventView, ExecutionView, HealthView, PredicateView, ScopeView, WaitView, WorkView,
+    ApprovalView, ArtifactView, BypassView, ConfigView, EventView, ExecutionView, GatesView, HealthView, PredicateView,
+    ScopeView, WaitView, WorkView,
 };
 use serde_json::{Map, Value};
 
@@ -367,6 +368,96 @@ impl Single for ArtifactView {
             ("created", with_age(self.created_at, now)),
         ]
     }
+}
+
+impl Listed for ApprovalView {
+    const COLUMNS: &'static [Column] = &[
+        Column::fixed("APPROVAL"),
+        Column::fixed("STATE"),
+        Column::fixed("SCOPE"),
+        Column::flexible("BINDING"),
+        Column::flexible("ASKS FOR"),
+        Column::fixed("WORK"),
+        Column::fixed("AGE"),
+    ];
+    fn cells(&self, now: UnixMicros) -> Vec<String> {
+        vec![
+            self.id.to_string(),
+            clean(&self.state),
+            self.scope_id.to_string(),
+            clean(&self.binding),
+            asks_for(self),
+            self.work_id.to_string(),
+            age(self.created_at, now),
+        ]
+    }
+}
+
+/// What is asked for: an operation, or the start of the Work.
+fn asks_for(approval: &ApprovalView) -> String {
+    approval.operation.as_deref().map_or_else(|| "the start of the Work".to_owned(), clean)
+}
+
+impl Single for ApprovalView {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
+        let at = |at: Option<UnixMicros>| at.map_or_else(|| NONE.to_owned(), |at| with_age(at, now));
+        let input = if self.operation.is_some() { document(&self.input) } else { NONE.to_owned() };
+        present(vec![
+            ("approval", self.id.to_string()),
+            ("state", clean(&self.state)),
+            ("asks for", asks_for(self)),
+            ("scope", self.scope_id.to_string()),
+            ("binding", clean(&self.binding)),
+            ("work", self.work_id.to_string()),
+            ("execution", or_none(self.execution_id.as_ref())),
+            ("call", clean(&self.call_digest)),
+            ("asked", with_age(self.created_at, now)),
+            ("expires", at(self.expires_at)),
+            ("for", or_none(self.reach.as_ref())),
+            ("until", at(self.until)),
+            ("decided", at(self.decided_at)),
+            ("by", or_none(self.actor.as_ref())),
+            ("note", or_none(self.note.as_ref())),
+            ("used by", or_none(self.used_execution_id.as_ref())),
+            ("request", or_none(self.used_request_id.as_ref())),
+            ("input", input),
+        ])
+    }
+}
+
+impl Single for GatesView {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
+        let bypasses: Vec<String> = self.bypasses.iter().map(|bypass| told(bypass, now)).collect();
+        vec![
+            ("gates", joined(&self.gates)),
+            ("start gates", joined(&self.start_gates)),
+            ("bypasses", if bypasses.is_empty() { NONE.to_owned() } else { bypasses.join("\n") }),
+        ]
+    }
+}
+
+impl Single for BypassView {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
+        present(vec![
+            ("bypass", self.id.to_string()),
+            ("scope", self.scope_id.as_ref().map_or_else(|| "every scope".to_owned(), ToString::to_string)),
+            ("holds", if self.holds { "yes" } else { "no" }.to_owned()),
+            ("until", with_age(self.until, now)),
+            ("by", clean(&self.actor)),
+            ("reason", clean(&self.reason)),
+        ])
+    }
+}
+
+/// One bypass in a line.
+fn told(bypass: &BypassView, now: UnixMicros) -> String {
+    let scope = bypass.scope_id.as_ref().map_or_else(|| "every scope".to_owned(), ToString::to_string);
+    let end = match (bypass.holds, bypass.restored_at) {
+        (true, _) => format!("holds until {}", with_age(bypass.until, now)),
+        (false, Some(at)) => format!("restored {}", with_age(at, now)),
+        (false, None) => format!("over since {}", with_age(bypass.until, now)),
+    };
+    format!("{}  {scope}, by {}, {end}: {}", bypass.id, clean(&bypass.actor), clean(&bypass.reason))
 }
 
 impl Single for ConfigView {

@@ -128,6 +128,16 @@ impl Catalogue {
         self.extensions.contains_key(name)
     }
 
+    /// The extension that the operation belongs to, `Some(None)` for a builtin; `None` when this release has no such operation.
+    pub fn owner_of(&self, operation: &str) -> Option<Option<&str>> {
+        Some(self.operation(self.operation_id(operation)?).extension.as_deref())
+    }
+
+    /// What the toolset grants, builtins too; `None` when this release has no such toolset.
+    pub fn toolset_operations(&self, name: &str) -> Option<impl Iterator<Item = &str>> {
+        Some(self.toolset(name)?.members.iter().map(|(id, _)| &*self.operation(*id).name))
+    }
+
     /// Every extension of this release, and whether it is active in a generation that says nothing about it.
     pub fn extensions(&self) -> impl Iterator<Item = (&str, bool)> {
         self.extensions.iter().map(|(name, always)| (&**name, *always))

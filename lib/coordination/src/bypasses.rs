@@ -78,9 +78,8 @@ pub fn restore<'s>(
     now: Now,
 ) -> Result<usize> {
     let params = named_params! { ":now": now.boot_us, ":boot": now.boot_id };
-    let standing = tx.all("looking for bypasses", STANDING, params, |row| {
-        Ok((column_id::<BypassId>(row, "id")?, scope_of(row)?))
-    })?;
+    let standing = tx
+        .all("looking for bypasses", STANDING, params, |row| Ok((column_id::<BypassId>(row, "id")?, scope_of(row)?)))?;
     for (id, scope) in &standing {
         let params = named_params! { ":id": id.as_str(), ":actor": actor, ":at": now.wall.0 };
         tx.execute("ending a bypass", RESTORE, params)?;
@@ -103,8 +102,7 @@ fn tell<'s>(
 ) -> Result<()> {
     for scope in scopes.into_iter().filter(|scope| only.is_none_or(|only| only == *scope)) {
         let delivery = format!("{id}.{scope}.{kind}");
-        let event =
-            NewEvent { actor: Some(actor), ..NewEvent::new(scope, kind, source::ACTION, &delivery, data) };
+        let event = NewEvent { actor: Some(actor), ..NewEvent::new(scope, kind, source::ACTION, &delivery, data) };
         events::accept_core(tx, &event, now)?;
     }
     Ok(())

@@ -9,6 +9,7 @@ use conduit_daemon::doorbell::Ringer;
 use conduit_store::{Read, StateDir, Store};
 
 use crate::error::Result;
+use crate::handlers::gates::Gates;
 
 /// The server's hold on the suite. Handlers run one at a time and never wait inside.
 pub(crate) struct Host {
@@ -16,6 +17,8 @@ pub(crate) struct Host {
     pub store: Store,
     pub snapshots: SnapshotCache,
     pub config: ConfigService,
+    /// The registrations of this release that are gates, in the order of names.
+    pub gates: Vec<Gates>,
     ringer: Ringer,
 }
 
@@ -24,7 +27,10 @@ impl Host {
         let registry = conduit_release::registry();
         let snapshots = SnapshotCache::new(registry.catalogue().clone());
         let config = ConfigService::new(state.clone(), config_file, Rc::new(conduit_release::references(&registry)));
-        Self { state, store, snapshots, config, ringer: Ringer::new(places) }
+        let gates = registry.registrations().iter().filter(|one| one.gate || one.start_gate);
+        let gates = gates.map(|one| Gates { name: one.name.clone(), gate: one.gate, start_gate: one.start_gate });
+        let gates = gates.collect();
+        Self { state, store, snapshots, config, gates, ringer: Ringer::new(places) }
     }
 
     /// Looks at the store and the configuration in one view.

@@ -5,7 +5,7 @@ use conduit_daemon::http::{Method, Reply};
 use crate::ask::Ask;
 use crate::error::Result;
 use crate::handlers::artifacts::Recorded;
-use crate::handlers::{artifacts, config, events, executions, health, scopes, waits, work};
+use crate::handlers::{approvals, artifacts, config, events, executions, gates, health, scopes, waits, work};
 use crate::host::Host;
 
 /// How far an operator reaches; each role reaches what the ones before it do.
@@ -128,6 +128,13 @@ pub static ROUTES: &[Route] = &[
     route(GET,  "/v1/artifacts",              View,    OF_WORK,  Free,   "Page<ArtifactView>", artifacts::list),
     route(GET,  "/v1/artifacts/{id}",         View,    Nothing,  Free,   "ArtifactView",   artifacts::get),
     content(    "/v1/artifacts/{id}/content",                                             artifacts::recorded),
+    route(GET,  "/v1/approvals",              View,    BY_STATE, Free,   "Page<ApprovalView>", approvals::list),
+    route(GET,  "/v1/approvals/{id}",         View,    Nothing,  Free,   "ApprovalView",   approvals::get),
+    route(POST, "/v1/approvals/{id}/approve", Operate, Body,     Free,   "ApprovalView",   approvals::approve),
+    route(POST, "/v1/approvals/{id}/deny",    Operate, Body,     Free,   "ApprovalView",   approvals::deny),
+    route(GET,  "/v1/gates",                  View,    Nothing,  Free,   "GatesView",      gates::get),
+    route(POST, "/v1/gates/bypass",           Admin,   Body,     Keyed,  "BypassView",     gates::bypass),
+    route(POST, "/v1/gates/restore",          Admin,   Body,     Free,   "GatesView",      gates::restore),
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
     route(POST, "/v1/config/validate",        View,    Body,     Free,   "ConfigReply",    config::validate),
     route(POST, "/v1/config/apply",           Admin,   Body,     Free,   "ConfigReply",    config::apply),

@@ -10,9 +10,9 @@ pub mod reference;
 use conduit_config::Registered;
 use conduit_toolbelt::registry::{Registration, Registry};
 
-/// The extensions that come with the suite, in any order. None does yet.
+/// The extensions that come with the suite, in any order.
 pub fn bundled() -> Vec<Registration> {
-    Vec::new()
+    vec![conduit_extension_human::registration(), conduit_extension_introspection::registration()]
 }
 
 /// Every operation of this release. What breaks a rule is left out and said to the log; a test sees to it that nothing does.
@@ -31,6 +31,10 @@ pub fn references(registry: &Registry) -> Registered {
         conduit_executor_shell::validate,
         |config| conduit_executor_shell::playbook(config).map(str::to_owned),
     );
+    let catalogue = registry.catalogue().clone();
+    let registered = registered.extension(conduit_extension_human::NAME, move |config, pointer| {
+        conduit_extension_human::validate(config, pointer, &catalogue)
+    });
     let bundled = playbooks::bundled().into_iter();
     let extensions = registry.registrations().iter().flat_map(|registration| registration.playbooks.clone());
     bundled.chain(extensions).fold(registered, Registered::playbook)

@@ -1,6 +1,6 @@
 //! The daemon: starts, recovers, then takes a turn whenever something rings, falls due or ends.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use conduit_daemon::alarm::Alarm;
 use conduit_daemon::doorbell::Doorbell;
 use conduit_daemon::program::{self, Start};
 use conduit_daemon::{DaemonArgs, notify, process, shutdown};
+use conduit_extension::desk::Desk;
 use conduit_extension::host::ExtensionHost;
 use conduit_kernel::{BaseEnvironment, Kernel, Settings, Tidied};
 use conduit_store::lock::RoleLock;
@@ -84,13 +85,16 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
         }
         Err(error) => tracing::error!(%error, "the kernel's leftovers stay until the next start"),
     }
+    let extension_host = extension_host(&host)?;
+    // The host was made a moment ago, and its cell is empty.
+    let extension_host = Rc::clone(host.extensions.get_or_init(|| extension_host));
     adopt::all(&host).map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
     }
     tracing::info!(owner = %host.owner, "ready");
     let closing = Rc::new(Notify::new());
-    let serving = tokio::task::spawn_local(extensions::serve(host_socket, extension_host(&host)?, {
+    let serving = tokio::task::spawn_local(extensions::serve(host_socket, extension_host, {
         let closing = Rc::clone(&closing);
         async move { closing.notified().await }
     }));
@@ -108,10 +112,21 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
 /// What carries extensions' operations out, with a connection to the store of its own.
 fn extension_host(host: &Rc<Host>) -> Result<Rc<ExtensionHost>, ApiError> {
     let registry = Rc::new(conduit_release::registry());
-    let toolbelt = Hosted::open(&host.places.state, registry, host.owner.clone()).map_err(|e| e.to_api())?;
-    let scheduler = Rc::clone(host);
-    let ring = Box::new(move || scheduler.wake.notify_one());
-    Ok(Rc::new(ExtensionHost::new(toolbelt, extensions::of_this_release(), ring)))
+    let toolbelt =
+        Hosted::open(&host.places.state, Rc::clone(&registry), host.owner.clone()).map_err(|e| e.to_api())?;
+    let desk = Rc::new(Desk::new(host.state.clone(), SnapshotCache::new(registry.catalogue().clone()), ring(host)));
+    let extensions = extensions::of_this_release(&desk, &registry);
+    Ok(Rc::new(ExtensionHost::new(toolbelt, extensions, ring(host))))
+}
+
+/// Tells the scheduler to look, as long as there is one.
+fn ring(host: &Rc<Host>) -> Box<dyn Fn()> {
+    let scheduler = Rc::downgrade(host);
+    Box::new(move || {
+        if let Some(scheduler) = scheduler.upgrade() {
+            scheduler.wake.notify_one();
+        }
+    })
 }
 
 /// At start the whole sentence goes to the person who started it, paths included.
@@ -169,6 +184,7 @@ fn host(
         wake: Notify::new(),
         launched: Notify::new(),
         closing: Semaphore::new(CLOSING_MAX),
+        extensions: OnceCell::new(),
     })
 }
 

@@ -13,7 +13,11 @@ use conduit_api::{ApiError, Code, json};
 use conduit_daemon::activation;
 use conduit_daemon::http::{self, Method, Reply, Request, Service};
 use conduit_extension::Extension;
+use conduit_extension::desk::Desk;
 use conduit_extension::host::ExtensionHost;
+use conduit_extension_human::Human;
+use conduit_extension_introspection::Introspection;
+use conduit_toolbelt::registry::Registry;
 use tokio::sync::Notify;
 
 /// Name of the inherited socket.
@@ -33,8 +37,9 @@ const LIMITS: http::Limits = http::Limits {
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
 /// The extensions that this release carries out itself. `conduit_release::bundled` has their registrations.
-pub fn of_this_release() -> Vec<Rc<dyn Extension>> {
-    Vec::new()
+pub fn of_this_release(desk: &Rc<Desk>, registry: &Registry) -> Vec<Rc<dyn Extension>> {
+    let human = Human::new(Rc::clone(desk), registry.catalogue().clone());
+    vec![Rc::new(human), Rc::new(Introspection::new(Rc::clone(desk)))]
 }
 
 /// Binds the socket, when none was passed.

@@ -1,6 +1,6 @@
 //! What every part of the scheduler shares. One thread, so borrows are short and never held over an await.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use conduit_api::places::Places;
 use conduit_api::{ExecutionId, ScopeId};
 use conduit_config::{Snapshot, SnapshotCache};
 use conduit_coordination::executions::{Claim, StopReason};
+use conduit_extension::host::ExtensionHost;
 use conduit_kernel::Kernel;
 use conduit_store::{Clock, Now, Read, StateDir, Store};
 use tokio::sync::{Notify, Semaphore};
@@ -74,6 +75,8 @@ pub struct Host {
     pub launched: Notify,
     /// Endpoints that are closed at the same time.
     pub closing: Semaphore,
+    /// Carries extensions' operations out and asks start gates; made right after this host, before anything is claimed.
+    pub extensions: OnceCell<Rc<ExtensionHost>>,
 }
 
 impl Host {

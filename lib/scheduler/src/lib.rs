@@ -3,13 +3,14 @@
 //!
 //! One thread. [`turn`] does what there is to do now; [`daemon`] waits for a ring, a due time or the end of a process,
 //! and takes a turn again; [`upkeep`] renews leases and minds deadlines meanwhile. [`segment`] follows one segment from its
-//! claim to its end, [`start`] brings it to its running process, and [`adopt`] finds those that an earlier daemon left.
+//! claim to its end, [`gates`] asks before the first of a Work, [`start`] brings it to its running process, and [`adopt`] finds those that an earlier daemon left.
 #![forbid(unsafe_code)]
 
 mod adopt;
 mod daemon;
 mod executors;
 mod extensions;
+mod gates;
 mod host;
 mod outputs;
 mod playbooks;

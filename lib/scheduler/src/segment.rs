@@ -15,8 +15,8 @@ use conduit_store::lease::Demand;
 use serde_json::json;
 
 use crate::host::{Host, Live};
-use crate::outputs;
 use crate::start::{self, Bound, Started, bound};
+use crate::{gates, outputs};
 
 /// The wait before a step that has to succeed is tried again: it doubles from try to try.
 #[derive(Debug)]
@@ -43,6 +43,9 @@ pub async fn run(host: Rc<Host>, live: Rc<Live>, claimed: Claimed) {
     tracing::info!(
         execution = %claimed.execution, work = %claimed.work, epoch = claimed.epoch, segment = claimed.segment, "claimed"
     );
+    if let Some(gated) = gates::before_start(&host, &live, &claimed).await {
+        return record(&host, &claimed, gated).await;
+    }
     let ended = match start::start(&host, &claimed).await {
         Ok(Started::Launched(launched, deadline_boot_us)) => {
             live.launched.set(true);
@@ -79,6 +82,11 @@ impl Ended {
     /// It crossed the boundary, and nothing says which attempt it was: what it did is unknown (K01).
     pub fn without_evidence() -> Self {
         Self { end: SegmentEnd::Lost { started: true }, attempt: None }
+    }
+
+    /// Nothing was staged, and nothing will be: the segment ends so.
+    pub const fn before_staging(end: SegmentEnd) -> Self {
+        Self { end, attempt: None }
     }
 
     /// The segment could not be started: by a fault of the host that can pass, or because it is impossible.

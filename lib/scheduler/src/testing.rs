@@ -1,6 +1,6 @@
 //! A scheduler's world on a real state directory, without the other programs, for the tests beside it.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -63,6 +63,7 @@ impl World {
             wake: Notify::new(),
             launched: Notify::new(),
             closing: Semaphore::new(CLOSING_MAX),
+            extensions: OnceCell::new(),
         });
         let world = Self { base, host, deliveries: RefCell::new(0) };
         std::fs::write(world.config_file(), configuration().to_string()).unwrap();

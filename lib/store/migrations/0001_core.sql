@@ -260,8 +260,7 @@ CREATE TABLE intent (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX intent_in_doubt ON intent (began_at_us) WHERE state = 'in_doubt';
 
--- What the extension `human` asks operators for (G07). While it is pending, approved or denied, the same call of the Work
--- meets it.
+-- What the extension `human` asks operators for (G07). While it is open, the same call of the Work meets it.
 CREATE TABLE approval (
     id                TEXT    PRIMARY KEY,
     call_digest       BLOB    NOT NULL CHECK (length(call_digest) = 32), -- the exact call of a Work, or the start of one
@@ -272,6 +271,7 @@ CREATE TABLE approval (
     operation         TEXT,
     input             TEXT    NOT NULL,    -- JSON for people: shortened, and without what looks like a secret
     state             TEXT    NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'consumed')),
+    open              INTEGER NOT NULL CHECK (open IN (0, 1) AND (state NOT IN ('expired', 'consumed') OR open = 0)),
     reach             TEXT CHECK (reach IN ('once', 'execution', 'work', 'until')), -- how far the approval goes
     until_us          INTEGER CHECK (coalesce(reach = 'until', 0) = (until_us IS NOT NULL)),
     note              TEXT,
@@ -283,13 +283,19 @@ CREATE TABLE approval (
     decided_at_us     INTEGER,
     revision          INTEGER NOT NULL DEFAULT 1
 ) STRICT;
-CREATE UNIQUE INDEX approval_open ON approval (work_id, call_digest) WHERE state IN ('pending', 'approved', 'denied');
+CREATE UNIQUE INDEX approval_open ON approval (work_id, call_digest) WHERE open = 1;
 CREATE INDEX approval_used ON approval (used_execution_id, call_digest) WHERE state = 'consumed';
 CREATE INDEX approval_created ON approval (created_at_us, id);
 CREATE INDEX approval_scope ON approval (scope_id, created_at_us, id);
 CREATE INDEX approval_work ON approval (work_id, created_at_us, id);
 CREATE INDEX approval_state ON approval (state, created_at_us, id);
 CREATE INDEX approval_scope_state ON approval (scope_id, state, created_at_us, id);
+
+-- A Work that has ended asks for nothing; one that is retried asks anew.
+CREATE TRIGGER approval_work_ended AFTER UPDATE OF finished_at_us ON work WHEN new.finished_at_us IS NOT NULL BEGIN
+    UPDATE approval SET open = 0, state = CASE state WHEN 'pending' THEN 'expired' ELSE state END, revision = revision + 1
+     WHERE work_id = new.id AND open = 1;
+END;
 
 -- Times in which gates are not asked, by an administrator's word (design 9.7). The boot clock ends them; a boot does too.
 CREATE TABLE gate_bypass (

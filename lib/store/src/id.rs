@@ -1,6 +1,8 @@
 //! Making new identifiers.
 
-use conduit_api::{ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, TokenId, WaitId, WorkId};
+use conduit_api::{
+    ApprovalId, ArtifactId, AttemptId, BypassId, EventId, ExecutionId, JobId, OperatorId, TokenId, WaitId, WorkId,
+};
 
 use crate::clock::Now;
 

@@ -1,10 +1,12 @@
 //! One file per group of commands. A command is one call and one view.
 
+pub mod approvals;
 pub mod artifacts;
 pub mod config;
 pub mod emit;
 pub mod events;
 pub mod executions;
+pub mod gates;
 pub mod health;
 pub mod scopes;
 pub mod waits;

@@ -219,6 +219,14 @@ pub fn started(tx: &conduit_store::Fenced<'_>, attempt: &str, deadline_boot_us: 
     )? == 1)
 }
 
+const LAUNCHED: &str = "
+    SELECT EXISTS (SELECT 1 FROM execution INDEXED BY execution_work WHERE work_id = :work AND started_at_us IS NOT NULL)";
+
+/// Whether an attempt of the Work ever crossed the launch boundary.
+pub fn was_launched(r: &Read<'_>, work: &WorkId) -> Result<bool> {
+    Ok(r.one("looking for a launch", LAUNCHED, named_params! { ":work": work.as_str() }, |row| row.get(0))?)
+}
+
 const RENEW: &str = "
     UPDATE execution SET lease_boot_us = :lease WHERE owner = :owner AND lease_boot_id = :boot AND state IN ('claimed', 'running')";
 

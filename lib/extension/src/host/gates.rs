@@ -65,9 +65,15 @@ pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option
 pub enum StartGated {
     Through,
     /// The Work waits, and its start gates are asked again when it goes on.
-    Parked { gate: String, wait: WaitInput },
+    Parked {
+        gate: String,
+        wait: WaitInput,
+    },
     /// An operator has to let it go on. The message is for operators.
-    Refused { gate: String, message: String },
+    Refused {
+        gate: String,
+        message: String,
+    },
 }
 
 /// Whether a start gate is active in `snapshot`.

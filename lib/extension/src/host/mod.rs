@@ -103,6 +103,11 @@ impl ExtensionHost {
         self.toolbelt.borrow_mut().answered(call, gate, done)
     }
 
+    /// Whether a start gate is active in `snapshot`.
+    pub fn has_start_gates(&self, snapshot: &Snapshot) -> bool {
+        gates::any_start(&self.toolbelt.borrow().registry(), snapshot)
+    }
+
     /// Asks the start gates that are active in `snapshot` about a Work that no attempt was launched of (G06).
     pub async fn ask_to_start(self: &Rc<Self>, call: &StartCall, snapshot: &Snapshot) -> StartGated {
         let registry = self.toolbelt.borrow().registry();

@@ -1,9 +1,11 @@
 //! One file per group of routes. A handler parses, makes one transaction, and shapes the reply.
 
+pub(crate) mod approvals;
 pub(crate) mod artifacts;
 pub(crate) mod config;
 pub(crate) mod events;
 pub(crate) mod executions;
+pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod scopes;
 pub(crate) mod waits;

@@ -1,0 +1,109 @@
+//! The extension `introspection` (X04): what an execution may see of its own Work. It reads and changes nothing.
+//!
+//! Every query names the calling execution's own Work, which the toolbelt found; no input can name another. An answer is
+//! bounded in items and in bytes, and holds no credential: none is in the rows that it reads.
+#![forbid(unsafe_code)]
+
+mod look;
+
+use std::rc::Rc;
+
+use conduit_api::Version;
+use conduit_extension::desk::Desk;
+use conduit_extension::{Answer, Extension, Failure, Invocation, Invoked};
+use conduit_toolbelt::registry::{Member, OperationSpec, Registration, Toolset};
+use serde_json::{Value, json};
+
+/// Its name, and its namespace.
+pub const NAME: &str = "introspection";
+
+const WORK: &str = "introspection.work";
+const EVENTS: &str = "introspection.events";
+const CHILDREN: &str = "introspection.children";
+const EXECUTIONS: &str = "introspection.executions";
+
+/// Most items of one answer.
+const ITEMS_MAX: u64 = 50;
+const ITEMS_DEFAULT: u64 = 20;
+
+/// What it registers. It is active only where a configuration enables it.
+pub fn registration() -> Registration {
+    let nothing = json!({"type": "object", "additionalProperties": false});
+    let limited = json!({
+        "type": "object", "additionalProperties": false,
+        "properties": {"limit": {"type": "integer", "minimum": 1, "maximum": ITEMS_MAX}},
+    });
+    let operations = vec![
+        OperationSpec::new(WORK, "Show the Work that this execution is of", nothing),
+        OperationSpec::new(EVENTS, "List the Events of this Work, newest first", limited.clone()),
+        OperationSpec::new(CHILDREN, "List the Works that this Work created, newest first", limited.clone()),
+        OperationSpec::new(EXECUTIONS, "List the executions of this Work, newest first", limited),
+    ];
+    let since = Version::new(0, 1, 0);
+    let read = Toolset {
+        name: "introspection.read".into(),
+        summary: "Look at the execution's own Work".into(),
+        operations: operations.iter().map(|spec| Member::new(&*spec.name, since)).collect(),
+    };
+    Registration {
+        operations,
+        toolsets: vec![read],
+        ..Registration::new(NAME, since, "What an execution may see of its own Work")
+    }
+}
+
+/// The extension, in the daemon's process.
+#[derive(Debug)]
+pub struct Introspection {
+    desk: Rc<Desk>,
+}
+
+impl Introspection {
+    pub const fn new(desk: Rc<Desk>) -> Self {
+        Self { desk }
+    }
+
+    fn answer(&self, call: &Invocation) -> Result<Invoked, Failure> {
+        let work = &call.authority.work_id;
+        let limit = call.input.get("limit").and_then(Value::as_u64).unwrap_or(ITEMS_DEFAULT).min(ITEMS_MAX);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let shown = self.desk.read(|r, _| match call.operation.as_str() {
+            WORK => look::work(r, work),
+            EVENTS => look::events(r, work, limit),
+            CHILDREN => look::children(r, work, limit),
+            EXECUTIONS => look::executions(r, work, limit),
+            _ => Ok(None),
+        })?;
+        shown
+            .map(Invoked::Output)
+            .ok_or_else(|| Failure::Failed("it has no such operation, or the Work is gone".into()))
+    }
+}
+
+impl Extension for Introspection {
+    fn registration(&self) -> Registration {
+        registration()
+    }
+
+    fn invoke<'a>(&'a self, call: &'a Invocation) -> Answer<'a, Result<Invoked, Failure>> {
+        Box::pin(async move { self.answer(call) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conduit_toolbelt::registry::Registry;
+
+    /// X04, S04
+    #[test]
+    fn every_operation_is_in_the_toolset_and_the_registration_keeps_every_rule() {
+        let (registry, refused) = Registry::new(vec![registration()]);
+        assert_eq!(refused, []);
+        let registered = registry.registration(NAME).unwrap();
+        let operations: Vec<&str> = registered.operations.iter().map(|spec| spec.name.as_str()).collect();
+        let members: Vec<&str> = registered.toolsets[0].operations.iter().map(|m| m.operation.as_str()).collect();
+        assert_eq!(operations, members);
+        assert!(!registered.always);
+    }
+}

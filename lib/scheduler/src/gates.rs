@@ -1,0 +1,47 @@
+//! Start gates: asked about a Work until an attempt of it was launched (G06). A claim that they keep from starting ends at once.
+
+use conduit_api::{ApiError, Code};
+use conduit_coordination::executions::{self, Claimed, SegmentEnd};
+use conduit_extension::StartCall;
+use conduit_extension::host::StartGated;
+
+use crate::host::{Host, Live};
+use crate::segment::Ended;
+use crate::turn;
+
+/// What keeps a claimed segment from being started, if anything does. What cannot be looked up is tried again like any
+/// fault of the host.
+pub async fn before_start(host: &Host, live: &Live, claimed: &Claimed) -> Option<Ended> {
+    let extensions = host.extensions.get()?;
+    let looked = host.store.borrow_mut().read(|r| {
+        let snapshot = host.active(r)?;
+        let asked = extensions.has_start_gates(&snapshot) && !executions::was_launched(r, &claimed.work)?;
+        Ok::<_, turn::Error>(asked.then_some(snapshot))
+    });
+    let snapshot = match looked {
+        Ok(None) => return None,
+        Ok(Some(snapshot)) => snapshot,
+        Err(error) => {
+            tracing::error!(execution = %claimed.execution, %error, "it cannot be looked up whether a gate has to be asked");
+            let told = ApiError::new(Code::Internal, "the host could not look up whether a start gate has to be asked");
+            return Some(Ended::not_started(told, None));
+        }
+    };
+    let call =
+        StartCall { work_id: claimed.work.clone(), scope_id: claimed.scope.clone(), binding: claimed.binding.clone() };
+    let gated = tokio::select! {
+        gated = extensions.ask_to_start(&call, &snapshot) => gated,
+        () = live.stop.notified() => return Some(Ended::before_staging(SegmentEnd::Stopped)),
+    };
+    match gated {
+        StartGated::Through => None,
+        StartGated::Parked { gate, wait } => {
+            tracing::info!(work = %claimed.work, gate, "a start gate has the Work wait");
+            Some(Ended::before_staging(SegmentEnd::GateParked(wait)))
+        }
+        StartGated::Refused { gate, message } => {
+            tracing::warn!(work = %claimed.work, gate, message, "a start gate refused the Work");
+            Some(Ended::before_staging(SegmentEnd::GateRefused { message }))
+        }
+    }
+}
