@@ -151,7 +151,9 @@ impl ExtensionHost {
     /// Gates, intent, handler, result. Returns the gate that decided, if one did.
     async fn carry_out(&self, admitted: &Admitted) -> (Option<String>, Result<CallResponse>) {
         if gates::any(admitted) {
-            match self.toolbelt.borrow_mut().bypassed(&admitted.token().scope) {
+            // The borrow ends here: other calls come while this one's handler runs.
+            let bypassed = self.toolbelt.borrow_mut().bypassed(&admitted.token().scope);
+            match bypassed {
                 Ok(false) => {}
                 Ok(true) => return (Some(BREAK_GLASS.to_owned()), self.run(admitted).await),
                 Err(error) => return (None, Err(error)),

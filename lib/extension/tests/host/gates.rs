@@ -3,10 +3,12 @@
 use std::rc::Rc;
 
 use conduit_api::Code;
+use conduit_coordination::bypasses::{self, NewBypass};
 use conduit_extension::{Failure, GateAnswer, Invoked, OperationError, WaitPlan};
+use conduit_store::mint;
 use serde_json::json;
 
-use crate::support::{Scripted, World, gate, lab, locally};
+use crate::support::{Barrier, Scripted, World, gate, lab, locally};
 
 struct Chain {
     world: World,
@@ -181,6 +183,42 @@ async fn a_duplicate_of_a_refused_request_is_recorded_with_the_gate_too() {
         assert_eq!(one.unwrap_err(), two.unwrap_err());
         assert_eq!(first.gated.borrow().len(), 1);
         assert_eq!(world.history(&host), ["toolbelt.rejected lab.do gate_refused arch"; 2]);
+    })
+    .await;
+}
+
+/// Design §9.7: a bypassed call is like any other, also to those that come while it runs.
+#[tokio::test]
+async fn a_call_past_bypassed_gates_holds_nobody_up_and_its_record_says_so() {
+    locally(async {
+        let Chain { mut world, lab, first, second: _ } = chain();
+        let host = world.host("first");
+        let speaker = world.speaker();
+        let now = conduit_store::Clock.now();
+        let bypass = NewBypass { id: mint(now), scope: None, seconds: 60, reason: "a fire", actor: "operator:local" };
+        let begun: Result<(), conduit_coordination::Error> =
+            world.store.write(|tx| bypasses::begin(tx, &bypass, [], now));
+        begun.unwrap();
+        let barrier = Rc::new(Barrier::default());
+        let held = Rc::clone(&barrier);
+        lab.does(move |call| {
+            let held = Rc::clone(&held);
+            async move {
+                if call.request_id == "slow" {
+                    held.pass().await;
+                }
+                Ok(Invoked::Output(json!(1)))
+            }
+        });
+        let meanwhile = async {
+            barrier.reached().await;
+            let quick = speaker.call(&host, "lab.do", "quick", 1).await;
+            barrier.open();
+            quick
+        };
+        let (slow, quick) = tokio::join!(speaker.call(&host, "lab.do", "slow", 1), meanwhile);
+        assert!(slow.is_ok() && quick.is_ok() && first.gated.borrow().is_empty());
+        assert_eq!(world.history(&host), ["toolbelt.called lab.do ok break_glass"; 2]);
     })
     .await;
 }

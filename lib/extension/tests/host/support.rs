@@ -117,7 +117,7 @@ pub struct World {
     base: tempfile::TempDir,
     pub store: Store,
     service: ConfigService,
-    extensions: Vec<Rc<Scripted>>,
+    pub extensions: Vec<Rc<Scripted>>,
     configuration: Value,
 }
 
@@ -128,10 +128,11 @@ pub struct Speaker {
 }
 
 impl World {
-    /// A world with these extensions, all of them enabled.
+    /// A world with these extensions, all of them enabled whose registration is accepted.
     pub fn with(extensions: &[Rc<Scripted>]) -> Self {
-        let enabled: Map<String, Value> =
-            extensions.iter().map(|e| (e.registration.name.clone(), json!({"enabled": true}))).collect();
+        let accepted = registry(extensions);
+        let names = accepted.registrations().iter().map(|registration| registration.name.clone());
+        let enabled: Map<String, Value> = names.map(|name| (name, json!({"enabled": true}))).collect();
         let configuration = json!({"version": 1, "extensions": enabled, "scopes": {"demo": {
             "operations": OPERATIONS, "events": ["lab"],
             "bindings": {"worker": {"executor": "shell", "operations": OPERATIONS, "events": ["lab"]}},
@@ -142,7 +143,7 @@ impl World {
         let file = base.path().join("config.json");
         std::fs::write(&file, configuration.to_string()).unwrap();
         let extensions = extensions.to_vec();
-        let catalogue = registry(&extensions).catalogue().clone();
+        let catalogue = accepted.catalogue().clone();
         let references = Registered::of(catalogue).executor("shell", |_, _| Vec::new());
         let service = ConfigService::new(state, file, Rc::new(references));
         service.start(&mut store, Clock.now()).unwrap();
@@ -262,10 +263,9 @@ impl World {
     }
 }
 
-fn registry(extensions: &[Rc<Scripted>]) -> Registry {
-    let (registry, refused) = Registry::new(extensions.iter().map(|e| e.registration.clone()).collect());
-    assert!(refused.is_empty(), "{refused:?}");
-    registry
+/// What is registered of these extensions.
+pub fn registry(extensions: &[Rc<Scripted>]) -> Registry {
+    Registry::new(extensions.iter().map(|e| e.registration.clone()).collect()).0
 }
 
 impl Speaker {

@@ -148,13 +148,15 @@ impl Hosted {
             }
             let digest = replay::request_digest(&key.operation, &request.input);
             let found = intent::find(r, &key, &digest, host)?;
-            Ok::<_, Error>(Looked::Open { authorized, snapshot, key, digest, found })
+            Ok::<_, Error>(Looked::Open(Box::new(Open { authorized, snapshot, key, digest, found })))
         })?;
-        let (authorized, snapshot, key, request_digest, found) = match looked {
+        let Open { authorized, snapshot, key, digest: request_digest, found } = match looked {
             Looked::Done(output) => return Ok(Admission::Done(CallResponse::replayed(output))),
-            Looked::Open { key, found: Found::UnderWay, .. } if under_way(&key) => return Ok(Admission::UnderWay(key)),
-            Looked::Open { authorized, snapshot, key, digest, found } => (authorized, snapshot, key, digest, found),
+            Looked::Open(open) => *open,
         };
+        if found == Found::UnderWay && under_way(&key) {
+            return Ok(Admission::UnderWay(key));
+        }
         let known = registry.operation(&key.operation).ok_or(Error::Refused { rule: check::rule::UNDECLARED })?;
         let idempotent = known.spec.idempotent;
         if found == Found::InDoubt || (found != Found::Nothing && !idempotent) {
@@ -313,13 +315,16 @@ impl Hosted {
 /// What one view said of a call.
 enum Looked {
     Done(Value),
-    Open {
-        authorized: Authorized<Registered>,
-        snapshot: Rc<Snapshot>,
-        key: RequestKey,
-        digest: Sha256Digest,
-        found: Found,
-    },
+    Open(Box<Open>),
+}
+
+/// A request without a result: who asks, under which configuration, for what, and what is known of it.
+struct Open {
+    authorized: Authorized<Registered>,
+    snapshot: Rc<Snapshot>,
+    key: RequestKey,
+    digest: Sha256Digest,
+    found: Found,
 }
 
 /// Nobody knows whether the request was carried out.
