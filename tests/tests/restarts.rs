@@ -58,7 +58,9 @@ fn an_execution_survives_the_daemon_and_only_its_rotated_token_is_accepted() {
 fn a_script_that_calls_os_without_a_pause_never_fails_however_often_the_daemons_die() {
     let suite = Suite::start(|home| {
         let enough = home.join("enough");
-        let calls = format!("until [ -e '{}' ]; do os context >/dev/null; done", enough.display());
+        let said = home.join("said");
+        let calls =
+            format!("until [ -e '{}' ]; do os context >/dev/null 2>>'{}'; done", enough.display(), said.display());
         config::one_scope(json!({"calls": config::script(&calls)}), json!([]))
     });
     let held = suite.hold("calls");
@@ -67,7 +69,12 @@ fn a_script_that_calls_os_without_a_pause_never_fails_however_often_the_daemons_
         let (spawner, scheduler) = (suite.kill("open-conduit-endpointd"), suite.kill("open-conduitd"));
         suite.replaced(&spawner);
         suite.replaced(&scheduler);
-        until("the token is rotated", || Some(held.token()).filter(|token| *token != old && !token.is_empty()));
+        until("the token is rotated", || {
+            let work = suite.work_view(&held.work);
+            let said = || std::fs::read_to_string(suite.home().join("said")).unwrap_or_default();
+            assert_eq!(work.state, "running", "os said: {}", said());
+            Some(held.token()).filter(|token| *token != old && !token.is_empty())
+        });
     }
     std::fs::write(suite.home().join("enough"), "").unwrap();
     let ended = suite.ended(&held.work);

@@ -28,6 +28,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// How long a whole exchange takes at most, unless the caller says otherwise.
 const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How often a server is dialled that hangs up before anything was sent.
+const DIALS_MAX: usize = 3;
+
 type Sender = SendRequest<Full<Bytes>>;
 
 /// A client of one socket, for a caller that runs tokio. Calls may overlap; one idle connection is kept.
@@ -134,18 +137,22 @@ impl AsyncClient {
                 Err(_) => return Err(lost(call, Loss::Late(self.time_max))),
             }
         }
-        let mut sender = match timeout_at(until, self.dial()).await {
-            Ok(dialled) => dialled?,
-            Err(_) => return Err(self.unreachable(Unreachable::Busy)),
-        };
-        match timeout_at(until, sender.try_send_request(request)).await {
-            Ok(Ok(response)) => Ok((sender, response)),
-            Ok(Err(mut e)) => match e.take_message() {
-                Some(_) => Err(self.unreachable(Unreachable::Other("the server hung up; try again".into()))),
-                None => Err(lost(call, Loss::Ended(e.into_error().to_string()))),
-            },
-            Err(_) => Err(lost(call, Loss::Late(self.time_max))),
+        for _ in 0..DIALS_MAX {
+            let mut sender = match timeout_at(until, self.dial()).await {
+                Ok(dialled) => dialled?,
+                Err(_) => return Err(self.unreachable(Unreachable::Busy)),
+            };
+            match timeout_at(until, sender.try_send_request(request)).await {
+                Ok(Ok(response)) => return Ok((sender, response)),
+                // The server ended when it had accepted, and before anything was sent: its successor is as good.
+                Ok(Err(mut e)) => match e.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(lost(call, Loss::Ended(e.into_error().to_string()))),
+                },
+                Err(_) => return Err(lost(call, Loss::Late(self.time_max))),
+            }
         }
+        Err(self.unreachable(Unreachable::Other("the server hung up; try again".into())))
     }
 
     async fn dial(&self) -> Result<Sender> {
