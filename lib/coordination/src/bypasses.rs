@@ -13,8 +13,9 @@ use crate::events::{self, NewEvent, kind, source};
 
 /// Longest bypass, in seconds.
 pub const SECONDS_MAX: u64 = 3600;
-/// How many ended bypasses are shown.
+/// How many bypasses are shown, and how old they may be.
 const SHOWN_MAX: i64 = 50;
+const SHOWN_US_MAX: i64 = 90 * 86_400 * 1_000_000;
 
 /// A bypass that is to hold from now on.
 #[derive(Debug, Clone)]
@@ -41,7 +42,7 @@ const STANDING: &str = "
 const RESTORE: &str = "UPDATE gate_bypass SET restored_at_us = :at, restored_by = :actor WHERE id = :id";
 const NEWEST: &str = "
     SELECT *, restored_at_us IS NULL AND until_boot_us > :now AND boot_id = :boot AS holds
-      FROM gate_bypass INDEXED BY gate_bypass_created ORDER BY created_at_us DESC, id DESC LIMIT :limit";
+      FROM gate_bypass INDEXED BY gate_bypass_created WHERE created_at_us > :since ORDER BY created_at_us DESC, id DESC LIMIT :limit";
 const GET: &str = "
     SELECT *, restored_at_us IS NULL AND until_boot_us > :now AND boot_id = :boot AS holds FROM gate_bypass WHERE id = :id";
 
@@ -114,9 +115,10 @@ pub fn holds(r: &Read<'_>, scope: &ScopeId, now: Now) -> Result<bool> {
     Ok(r.one("looking for bypasses", HOLDS, params, |row| row.get(0))?)
 }
 
-/// The newest bypasses, ended ones too, newest first.
+/// The bypasses of the last 90 days, ended ones too, newest first.
 pub fn newest(r: &Read<'_>, now: Now) -> Result<Vec<BypassView>> {
-    let params = named_params! { ":now": now.boot_us, ":boot": now.boot_id, ":limit": SHOWN_MAX };
+    let since = now.wall.0 - SHOWN_US_MAX;
+    let params = named_params! { ":now": now.boot_us, ":boot": now.boot_id, ":limit": SHOWN_MAX, ":since": since };
     Ok(r.all("listing bypasses", NEWEST, params, view)?)
 }
 

@@ -114,7 +114,8 @@ impl ExtensionHost {
         if !gates::any_start(&registry, snapshot) {
             return StartGated::Through;
         }
-        match self.toolbelt.borrow_mut().bypassed(&call.scope_id) {
+        let bypassed = self.toolbelt.borrow_mut().bypassed(&call.scope_id);
+        match bypassed {
             Ok(false) => {}
             Ok(true) => {
                 tracing::warn!(work = %call.work_id, scope = %call.scope_id, "start gates are bypassed");

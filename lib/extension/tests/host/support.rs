@@ -7,13 +7,13 @@ use std::rc::Rc;
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::{CallRequest, CallResponse};
 use conduit_api::{ApiError, Version};
-use conduit_config::{ConfigService, Registered};
+use conduit_config::{ConfigService, Registered, Snapshot, SnapshotCache};
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::source;
 use conduit_coordination::executions::{self, Claim, Claimed};
 use conduit_coordination::work::{self, NewWork};
 use conduit_extension::host::ExtensionHost;
-use conduit_extension::{Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked};
+use conduit_extension::{Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, StartCall};
 use conduit_store::digest::hex;
 use conduit_store::lease::Demand;
 use conduit_store::{Clock, StateDir, Store, mint};
@@ -56,6 +56,7 @@ pub fn gate(name: &str) -> Registration {
 }
 
 type Handler = Rc<dyn Fn(Invocation) -> Answer<'static, Result<Invoked, Failure>>>;
+type StartJudge = Rc<dyn Fn(StartCall) -> Answer<'static, Result<GateAnswer, Failure>>>;
 type Judge = Rc<dyn Fn(GateCall) -> Answer<'static, Result<GateAnswer, Failure>>>;
 
 /// An extension that does as a test says, and remembers what it was asked.
@@ -63,6 +64,7 @@ pub struct Scripted {
     registration: Registration,
     handler: RefCell<Handler>,
     judge: RefCell<Judge>,
+    start: RefCell<StartJudge>,
     pub invoked: RefCell<Vec<Invocation>>,
     pub gated: RefCell<Vec<GateCall>>,
 }
@@ -74,6 +76,7 @@ impl Scripted {
             registration,
             handler: RefCell::new(Rc::new(|_| Box::pin(async { Ok(Invoked::Output(Value::Null)) }))),
             judge: RefCell::new(Rc::new(|_| Box::pin(async { Ok(GateAnswer::LetThrough) }))),
+            start: RefCell::new(Rc::new(|_| Box::pin(async { Ok(GateAnswer::LetThrough) }))),
             invoked: RefCell::default(),
             gated: RefCell::default(),
         })
@@ -92,6 +95,13 @@ impl Scripted {
     ) {
         *self.judge.borrow_mut() = Rc::new(move |call| Box::pin(judge(call)));
     }
+
+    pub fn starts<F: Future<Output = Result<GateAnswer, Failure>> + 'static>(
+        &self,
+        judge: impl Fn(StartCall) -> F + 'static,
+    ) {
+        *self.start.borrow_mut() = Rc::new(move |call| Box::pin(judge(call)));
+    }
 }
 
 impl Extension for Scripted {
@@ -108,6 +118,11 @@ impl Extension for Scripted {
     fn gate<'a>(&'a self, call: &'a GateCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         self.gated.borrow_mut().push(call.clone());
         let judge = Rc::clone(&self.judge.borrow());
+        judge(call.clone())
+    }
+
+    fn start_gate<'a>(&'a self, call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {
+        let judge = Rc::clone(&self.start.borrow());
         judge(call.clone())
     }
 }
@@ -167,6 +182,13 @@ impl World {
         let toolbelt = Hosted::open(&self.state(), Rc::new(registry(&self.extensions)), instance.to_owned()).unwrap();
         let extensions = self.extensions.iter().map(|e| Rc::clone(e) as Rc<dyn Extension>).collect();
         Rc::new(ExtensionHost::new(toolbelt, extensions, Box::new(|| ())))
+    }
+
+    /// The configuration that is active.
+    pub fn snapshot(&mut self) -> Rc<Snapshot> {
+        let state = StateDir::open(&self.state()).unwrap();
+        let mut cache = SnapshotCache::new(registry(&self.extensions).catalogue().clone());
+        self.store.read(|r| cache.active(r, &state)).unwrap()
     }
 
     /// Publishes the configuration as `change` leaves it.
