@@ -286,7 +286,9 @@ mod tests {
         let mut store = store(&base);
         let scope: ScopeId = "demo".parse().unwrap();
         let data = Map::new();
-        for (source, kept) in [("core.manual", Some("operator:local")), ("execution:exe_x", None)] {
+        let kept = Some("operator:local");
+        for (source, kept) in [("core.manual", kept), ("core.action", kept), ("execution:exe_x", None), ("core", None)]
+        {
             let event =
                 NewEvent { actor: Some("operator:local"), ..NewEvent::new(&scope, "demo.x", source, source, &data) };
             let id = store.write(|tx| accept(tx, &event, BOUNDS, Clock.now())).unwrap().id;

@@ -238,3 +238,42 @@ fn an_orphaned_execution_holds_its_work_until_it_can_be_said_how_it_ended() {
     let completed = host.complete(&claimed, &SegmentEnd::Stopped);
     assert_eq!((completed.state, completed.work_state), ("cancelled", "blocked"));
 }
+
+/// G06
+#[test]
+fn a_start_gate_keeps_a_work_from_starting_and_nothing_that_it_was_made_for_is_lost() {
+    let mut host = Host::new();
+    let told = host.say(&Said { key: Some("k"), ..said("demo.start") });
+    let claimed = host.claim().unwrap();
+    let wait = json!({"mode": "any", "predicates": [{"type": "demo.never", "correlation_key": "k"}]});
+    // What came to wake the Work while the gate was asked wakes no gate: it is input of the first segment.
+    let wakes = host.say(&Said { key: Some("k"), ..said("demo.wake") });
+    let parked = host.try_complete(&claimed, &SegmentEnd::GateParked(serde_json::from_value(wait).unwrap()), true);
+    let parked = parked.unwrap();
+    assert_eq!((parked.state, parked.work_state, parked.parked), ("cancelled", "waiting", false));
+    assert_eq!(host.input(&claimed.work, told), "queued");
+    assert_eq!(host.input(&claimed.work, wakes), "queued");
+    assert!(!launched(&mut host, &claimed));
+
+    let decided = host.say(&Said { key: Some("k"), ..said("demo.never") });
+    assert_eq!(host.state(&claimed.work), "ready");
+    let again = host.claim().unwrap();
+    assert!(!again.resumed, "nothing was there to be resumed");
+    assert_eq!(host.input(&claimed.work, decided), "delivered");
+    let refused = host.complete(&again, &SegmentEnd::GateRefused { message: "no".into() });
+    assert_eq!((refused.state, refused.work_state), ("cancelled", "blocked"));
+    assert_eq!(host.state(&claimed.work), "blocked:gate");
+    assert!(host.claim().is_none());
+
+    host.retry(&claimed.work).unwrap();
+    let started = host.run();
+    assert_eq!(started.work, claimed.work);
+    assert!(launched(&mut host, &claimed));
+    for seq in [told, wakes, decided] {
+        assert_eq!(host.input(&claimed.work, seq), "delivered");
+    }
+}
+
+fn launched(host: &mut Host, claimed: &Claimed) -> bool {
+    host.write(|tx, _| conduit_coordination::executions::was_launched(tx, &claimed.work)).unwrap()
+}
