@@ -123,3 +123,30 @@ fn an_operator_checks_and_applies_a_configuration_with_nothing_but_the_command()
     answered(&suite, &["emit", "more.x", "--scope", "test"]);
     assert!(answered(&suite, &["scopes"]).contains("test"));
 }
+
+/// T14, M10: what nobody knows is listed, and an operator's word ends it, once.
+#[test]
+fn an_operator_resolves_a_request_that_is_in_doubt() {
+    let suite = Suite::start(|home| config::one_scope(json!({"hold": config::hold(home)}), json!([])));
+    let held = suite.hold("hold");
+    assert_eq!(document(&suite, &["doubts"])["items"], json!([]));
+    let store = rusqlite::Connection::open(suite.state().join("store.db")).unwrap();
+    let doubt = "INSERT INTO intent (execution_id, operation, request_id, request_digest, host, state, began_at_us)
+        SELECT id, 'lab.once', 'r1', zeroblob(32), 'a host that has ended', 'in_doubt', 1 FROM execution";
+    assert_eq!(store.execute(doubt, []).unwrap(), 1);
+    let listed = document(&suite, &["doubts", "list"]);
+    assert_eq!(listed["items"][0]["operation"], "lab.once");
+    assert!(answered(&suite, &["doubts"]).contains("lab.once"));
+    let execution = listed["items"][0]["execution_id"].as_str().unwrap();
+    let resolve = ["doubts", "resolve", execution, "lab.once", "r1", "--done", r#"{"n":1}"#];
+    let resolved = document(&suite, &resolve);
+    assert_eq!(resolved["request_id"], "r1");
+    let (_, error) = refused(&suite, &resolve);
+    assert!(error.contains("not in doubt"), "{error}");
+    let (status, _) = refused(&suite, &["doubts", "resolve", execution, "lab.once", "r1"]);
+    assert_eq!(status, 2, "nothing was said");
+    assert_eq!(document(&suite, &["doubts"])["items"], json!([]));
+    let recorded: String = store.query_row("SELECT output FROM replay", [], |row| row.get(0)).unwrap();
+    assert_eq!(recorded, r#"{"n":1}"#);
+    held.release(1);
+}

@@ -405,6 +405,51 @@ pub struct DenyRequest {
     pub note: Option<String>,
 }
 
+/// `GET /v1/doubts`: a request of which nobody knows whether it was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoubtView {
+    pub execution_id: ExecutionId,
+    pub work_id: WorkId,
+    pub scope_id: ScopeId,
+    pub binding: String,
+    pub operation: String,
+    pub request_id: String,
+    /// When its handler was started last.
+    pub began_at: UnixMicros,
+}
+
+/// Body of `POST /v1/doubts/resolve`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DoubtResolveRequest {
+    pub execution_id: ExecutionId,
+    pub operation: String,
+    pub request_id: String,
+    pub outcome: DoubtOutcome,
+    /// What it answered, when it was done; `null` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+}
+
+/// What became of a request that was in doubt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoubtOutcome {
+    /// It was carried out: the same request gets its answer from now on.
+    Done,
+    /// It was not: the same request may be made again.
+    NotDone,
+}
+
+impl DoubtOutcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::NotDone => "not_done",
+        }
+    }
+}
+
 /// How often, and for whom, an approval lets the very call through that it was given for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

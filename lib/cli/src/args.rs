@@ -6,7 +6,7 @@ use clap::Parser;
 use conduit_suite::demo::DemoArgs;
 use conduit_suite::up::UpArgs;
 
-use crate::commands::{approvals, artifacts, config, emit, events, executions, gates, scopes, waits, work};
+use crate::commands::{approvals, artifacts, config, doubts, emit, events, executions, gates, scopes, waits, work};
 use crate::exit::Exit;
 
 /// Run and watch agent work on a machine that you own
@@ -59,6 +59,7 @@ pub enum Command {
     Approve(approvals::ApproveArgs),
     Deny(approvals::DenyArgs),
     Gates(gates::GatesArgs),
+    Doubts(doubts::DoubtsArgs),
     Config(config::ConfigArgs),
 }
 

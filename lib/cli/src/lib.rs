@@ -73,6 +73,7 @@ fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
         Command::Approvals(args) => commands::approvals::run(args, &connection.client()?, &mut out)?,
         Command::Approve(args) => commands::approvals::approve(args, &connection.client()?, &mut out)?,
         Command::Deny(args) => commands::approvals::deny(args, &connection.client()?, &mut out)?,
+        Command::Doubts(args) => commands::doubts::run(args, &connection.client()?, &mut out)?,
         Command::Gates(args) => commands::gates::run(args, &connection, &mut out)?,
         Command::Config(args) => commands::config::run(args, &connection, &mut out)?,
     };

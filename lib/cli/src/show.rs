@@ -3,8 +3,8 @@
 use conduit_api::UnixMicros;
 use conduit_api::toolbelt::WaitMode;
 use conduit_api::views::{
-    ApprovalView, ArtifactView, BypassView, ConfigView, EventView, ExecutionView, GatesView, HealthView, PredicateView,
-    ScopeView, WaitView, WorkView,
+    ApprovalView, ArtifactView, BypassView, ConfigView, DoubtView, EventView, ExecutionView, GatesView, HealthView,
+    PredicateView, ScopeView, WaitView, WorkView,
 };
 use serde_json::{Map, Value};
 
@@ -396,6 +396,41 @@ impl Listed for ApprovalView {
 /// What is asked for: an operation, or the start of the Work.
 fn asks_for(approval: &ApprovalView) -> String {
     approval.operation.as_deref().map_or_else(|| "the start of the Work".to_owned(), clean)
+}
+
+impl Listed for DoubtView {
+    const COLUMNS: &'static [Column] = &[
+        Column::fixed("EXECUTION"),
+        Column::flexible("OPERATION"),
+        Column::flexible("REQUEST"),
+        Column::fixed("SCOPE"),
+        Column::flexible("BINDING"),
+        Column::fixed("AGE"),
+    ];
+    fn cells(&self, now: UnixMicros) -> Vec<String> {
+        vec![
+            self.execution_id.to_string(),
+            clean(&self.operation),
+            clean(&self.request_id),
+            self.scope_id.to_string(),
+            clean(&self.binding),
+            age(self.began_at, now),
+        ]
+    }
+}
+
+impl Single for DoubtView {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
+        vec![
+            ("execution", self.execution_id.to_string()),
+            ("operation", clean(&self.operation)),
+            ("request", clean(&self.request_id)),
+            ("scope", self.scope_id.to_string()),
+            ("binding", clean(&self.binding)),
+            ("work", self.work_id.to_string()),
+            ("began", with_age(self.began_at, now)),
+        ]
+    }
 }
 
 impl Single for ApprovalView {

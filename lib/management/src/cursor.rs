@@ -9,7 +9,7 @@ use conduit_api::{ApiError, Code};
 use conduit_coordination::queries::Key;
 
 /// Longest cursor that is looked at, in bytes.
-const CURSOR_BYTES_MAX: usize = 256;
+const CURSOR_BYTES_MAX: usize = 512;
 
 /// The cursor of the page of `list` that starts before `key`.
 pub(crate) fn encode(list: &str, key: &Key) -> String {

@@ -13,6 +13,8 @@ pub(crate) enum Error {
     #[error(transparent)]
     Coordination(#[from] conduit_coordination::Error),
     #[error(transparent)]
+    Toolbelt(#[from] conduit_toolbelt::Error),
+    #[error(transparent)]
     Refused(#[from] ApiError),
     /// The bytes of an artifact cannot be shown; callers learn no path.
     #[error("the bytes of the artifact {digest} cannot be shown")]
@@ -35,6 +37,7 @@ impl Error {
             Self::Config(error) => error.to_api(),
             Self::Coordination(conduit_coordination::Error::Store(error)) => error.to_api(),
             Self::Coordination(error) => ApiError::new(error.code(), error.to_string()),
+            Self::Toolbelt(error) => error.to_api(),
             Self::Refused(error) => error.clone(),
             Self::Artifact { .. } => ApiError::new(
                 Code::ArtifactUnavailable,

@@ -5,7 +5,7 @@ use conduit_daemon::http::{Method, Reply};
 use crate::ask::Ask;
 use crate::error::Result;
 use crate::handlers::artifacts::Recorded;
-use crate::handlers::{approvals, artifacts, config, events, executions, gates, health, scopes, waits, work};
+use crate::handlers::{approvals, artifacts, config, doubts, events, executions, gates, health, scopes, waits, work};
 use crate::host::Host;
 
 /// How far an operator reaches; each role reaches what the ones before it do.
@@ -135,6 +135,8 @@ pub static ROUTES: &[Route] = &[
     route(GET,  "/v1/gates",                  View,    Nothing,  Free,   "GatesView",      gates::get),
     route(POST, "/v1/gates/bypass",           Admin,   Body,     Keyed,  "BypassView",     gates::bypass),
     route(POST, "/v1/gates/restore",          Admin,   Body,     Free,   "GatesView",      gates::restore),
+    route(GET,  "/v1/doubts",                 View,    NONE,     Free,   "Page<DoubtView>", doubts::list),
+    route(POST, "/v1/doubts/resolve",         Operate, Body,     State,  "DoubtView",      doubts::resolve),
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
     route(POST, "/v1/config/validate",        View,    Body,     Free,   "ConfigReply",    config::validate),
     route(POST, "/v1/config/apply",           Admin,   Body,     Free,   "ConfigReply",    config::apply),

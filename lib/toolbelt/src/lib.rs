@@ -9,6 +9,7 @@ mod access;
 mod call;
 pub mod check;
 mod context;
+pub mod doubts;
 mod error;
 mod guidance;
 pub mod hosted;

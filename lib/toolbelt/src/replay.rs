@@ -52,7 +52,19 @@ pub(crate) fn store(
     output: &Value,
     now: Now,
 ) -> Result<()> {
-    let digest = request_digest(operation, input);
+    put(tx, execution, operation, request_id, &request_digest(operation, input), output, now)
+}
+
+/// Records an answer to the request with this digest.
+pub(crate) fn put(
+    tx: &Write<'_>,
+    execution: &ExecutionId,
+    operation: &str,
+    request_id: &str,
+    digest: &Sha256Digest,
+    output: &Value,
+    now: Now,
+) -> Result<()> {
     tx.execute(
         "recording an answer",
         STORE,

@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod artifacts;
 pub mod config;
+pub mod doubts;
 pub mod emit;
 pub mod events;
 pub mod executions;

@@ -40,6 +40,8 @@ pub mod kind {
     pub const EXECUTION_CANCELLED: &str = "core.execution.cancelled";
     pub const GATES_BYPASSED: &str = "core.gates.bypassed";
     pub const GATES_RESTORED: &str = "core.gates.restored";
+    /// An operator said whether a request that was in doubt was carried out.
+    pub const REQUEST_RESOLVED: &str = "core.request.resolved";
     /// The family that only the host emits.
     pub const CORE_FAMILY: &str = "core";
 }

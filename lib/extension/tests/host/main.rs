@@ -2,6 +2,7 @@
 
 mod bypass;
 mod calls;
+mod doubts;
 mod gates;
 mod replays;
 mod support;

@@ -3,6 +3,7 @@
 pub(crate) mod approvals;
 pub(crate) mod artifacts;
 pub(crate) mod config;
+pub(crate) mod doubts;
 pub(crate) mod events;
 pub(crate) mod executions;
 pub(crate) mod gates;

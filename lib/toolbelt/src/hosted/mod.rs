@@ -11,11 +11,11 @@ use std::rc::Rc;
 
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::{CallResponse, EmitInput, WaitInput};
-use conduit_api::{ApiError, Code, ScopeId};
+use conduit_api::{ApiError, Code, ExecutionId, ScopeId};
 use conduit_config::Snapshot;
 use conduit_coordination::bypasses;
 use conduit_store::digest::{Sha256Digest, canonical_json, hex, sha256_parts};
-use conduit_store::{Clock, Fenced, Now, TimeSource};
+use conduit_store::{Clock, Fenced, Now, Read, TimeSource, named_params};
 use serde_json::{Map, Value};
 
 use crate::access::{Access, Known, Noted};
@@ -209,7 +209,10 @@ impl Hosted {
         access.store.write(|tx| {
             if intent::remove(tx, key, host)? {
                 let RequestKey { execution, operation, request_id } = key;
-                replay::store(tx, execution, operation, request_id, &admitted.input, &output, Clock.now())?;
+                // Of an execution that has ended nobody can ask again, and no sweep would find the record (T15).
+                if !has_ended(tx, execution)? {
+                    replay::store(tx, execution, operation, request_id, &admitted.input, &output, Clock.now())?;
+                }
             }
             Ok::<_, Error>(())
         })?;
@@ -310,6 +313,11 @@ impl Hosted {
             change(tx)
         })
     }
+}
+
+fn has_ended(r: &Read<'_>, execution: &ExecutionId) -> Result<bool> {
+    const ENDED: &str = "SELECT finished_at_us IS NOT NULL FROM execution WHERE id = :id";
+    Ok(r.one("reading an execution", ENDED, named_params! { ":id": execution.as_str() }, |row| row.get(0))?)
 }
 
 /// What one view said of a call.
