@@ -1,4 +1,4 @@
-//! `docs/operations.md` says what the programs register.
+//! `docs/operations.md` says what the programs register, and the examples are configurations of this release.
 
 use std::path::Path;
 
@@ -49,4 +49,22 @@ fn the_page_lists_each_operation_and_each_toolset_with_the_versions_in_which_its
     ] {
         assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
     }
+}
+
+/// C01, G07
+#[test]
+fn every_example_is_a_configuration_without_faults() {
+    let references = conduit_release::references(&conduit_release::registry());
+    let mut seen = 0;
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let bytes = std::fs::read(&path).unwrap();
+            if let Err(faults) = conduit_config::parse(&bytes, &references) {
+                panic!("{}: {faults:#?}", path.display());
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 4);
 }
