@@ -136,6 +136,8 @@ codes! {
     StateUnavailable = "state_unavailable", 503, Never;
     /// The state directory, or something in it, belongs to another user or is open to others.
     StateUnsafe = "state_unsafe", 503, Never;
+    /// The owner's credential file holds a credential that the store does not know; starting again changes nothing.
+    CredentialUnknown = "credential_unknown", 503, Never;
     /// Another process holds the lock of this role or of the state directory.
     StateLocked = "state_locked", 503, SameRequest;
     /// The store was written by a newer release.

@@ -69,7 +69,8 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, ApiError> {
 
 /// Faults that stay until a person does something about them. That a caller had better not ask again is another
 /// matter: a process that could not read a file may well be able to in a second.
-const REFUSALS: [Code; 7] = [
+const REFUSALS: [Code; 8] = [
+    Code::CredentialUnknown,
     Code::ExecutableUnavailable,
     Code::InvalidConfig,
     Code::InvalidRequest,
@@ -90,7 +91,9 @@ mod tests {
 
     #[test]
     fn a_fault_that_starting_again_does_not_cure_has_its_own_exit_code() {
-        assert_eq!(exit_code(&ApiError::new(Code::StoreNewer, "")), EXIT_REFUSED);
+        for lasting in [Code::StoreNewer, Code::CredentialUnknown] {
+            assert_eq!(exit_code(&ApiError::new(lasting, "")), EXIT_REFUSED, "{lasting}");
+        }
         for passing in [Code::StateLocked, Code::StorageFull, Code::StateUnavailable, Code::ConfigFileUnavailable] {
             assert_eq!(exit_code(&ApiError::new(passing, "")), EXIT_FAILED, "{passing}");
         }

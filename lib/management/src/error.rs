@@ -32,7 +32,28 @@ impl Error {
 
     /// What the caller is told. A fault of the host is logged here, once, with its causes (design §6).
     pub(crate) fn into_api(self, request_id: &str) -> ApiError {
-        let told = match &self {
+        let told = self.told();
+        if told.code.status() >= 500 {
+            let error: &dyn std::error::Error = &self;
+            let retry = told.code.retry() == Retry::SameRequest;
+            tracing::error!(request_id, code = %told.code, retry, error, "a request failed");
+        }
+        told
+    }
+
+    /// What ends the program: its log says it once, with causes, when the program does.
+    pub(crate) fn fatal(&self) -> ApiError {
+        let mut message = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            message = format!("{message}: {error}");
+            cause = error.source();
+        }
+        ApiError::new(self.told().code, message)
+    }
+
+    fn told(&self) -> ApiError {
+        match self {
             Self::Store(error) => error.to_api(),
             Self::Config(error) => error.to_api(),
             Self::Coordination(conduit_coordination::Error::Store(error)) => error.to_api(),
@@ -43,12 +64,6 @@ impl Error {
                 Code::ArtifactUnavailable,
                 "the bytes of the artifact are missing or altered; see the management server's log",
             ),
-        };
-        if told.code.status() >= 500 {
-            let error: &dyn std::error::Error = &self;
-            let retry = told.code.retry() == Retry::SameRequest;
-            tracing::error!(request_id, code = %told.code, retry, error, "a request failed");
         }
-        told
     }
 }

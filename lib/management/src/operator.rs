@@ -76,14 +76,14 @@ pub(crate) enum Bootstrapped {
 
 /// Makes sure that the owner has a credential, and its file. The role lock says that no one else does the same.
 ///
-/// Errors: `state_unsafe` when the file is not the owner's alone; `state_unavailable` when it holds a credential that
-/// this store does not know, or cannot be read or written.
+/// Errors: `state_unsafe` when the file is not the owner's alone; `credential_unknown` when it holds a credential that
+/// this store does not know; `state_unavailable` when it cannot be read or written.
 pub(crate) fn bootstrap(store: &mut Store, _alone: &RoleLock, file: &Path, now: Now) -> Result<Bootstrapped> {
     let known: Option<Vec<u8>> = store.read(owner)?;
     match (read(file)?, known) {
         (Some(digest), Some(known)) if known == digest => Ok(Bootstrapped::Known),
         (Some(_), _) => Err(Error::new(
-            Code::StateUnavailable,
+            Code::CredentialUnknown,
             format!(
                 "{} holds a credential that this store does not know; restore the store that it belongs to, or remove the file and start again: a new credential is issued then",
                 file.display()
@@ -230,7 +230,7 @@ mod tests {
 
         fs::write(&place.file, &old).unwrap();
         let refused = place.bootstrap().unwrap_err().into_api("req");
-        assert_eq!(refused.code, Code::StateUnavailable);
+        assert_eq!(refused.code, Code::CredentialUnknown);
         assert!(!refused.message.contains(&old));
     }
 

@@ -49,7 +49,7 @@ async fn run(args: Args, start: Start) -> Result<(), ApiError> {
     let lock = RoleLock::take(&state, ROLE).map_err(told)?;
     let mut store = Store::open(&state).map_err(told)?;
     let file = places.operator_token();
-    match operator::bootstrap(&mut store, &lock, &file, Clock.now()).map_err(|error| error.into_api(PROGRAM))? {
+    match operator::bootstrap(&mut store, &lock, &file, Clock.now()).map_err(|error| error.fatal())? {
         Bootstrapped::Known => {}
         Bootstrapped::First => tracing::info!(file = %file.display(), "issued the owner's credential"),
         Bootstrapped::Reissued => tracing::warn!(

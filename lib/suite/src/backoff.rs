@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
+pub const LONGEST: Duration = Duration::from_secs(5);
 /// A program that lived this long has earned a fresh start: one that falls once a second costs little to pick up, and
 /// whoever asks it for something waits less.
 const EARNED: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::backoff::{self, Backoff};
 use crate::keeping::Keeping;
 use crate::manager::{Manager, Said};
 use crate::programs::Role;
@@ -72,6 +72,8 @@ struct Past {
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Again,
+    /// Again, after the longest pause: the others are worth more than an end.
+    Later,
     Wait,
     GiveUp,
 }
@@ -82,10 +84,16 @@ fn decide(role: Role, code: Option<i32>, past: Past) -> Next {
         // One that was not even ready has answered nobody: who waits for it would start it again at once.
         Some(0) if role.on_demand() && past.failures == 0 => Next::Wait,
         _ if past.ready => Next::Again,
-        Some(code) if code == i32::from(EXIT_REFUSED) => Next::GiveUp,
-        _ if past.failures >= FAILURES_MAX => Next::GiveUp,
+        Some(code) if code == i32::from(EXIT_REFUSED) => hopeless(role),
+        _ if past.failures >= FAILURES_MAX => hopeless(role),
         _ => Next::Again,
     }
+}
+
+/// What follows when there is no reason to think that the next start fares better. Work is done without the program that
+/// is started on demand, so that one is no reason to stop the others.
+fn hopeless(role: Role) -> Next {
+    if role.on_demand() { Next::Later } else { Next::GiveUp }
 }
 
 impl Kept {
@@ -126,15 +134,20 @@ impl Kept {
             match decide(role, ended.ok().and_then(|status| status.code()), past) {
                 Next::Wait => wait = true,
                 Next::GiveUp => return give_up(&news, role, &shown).await,
-                Next::Again => {
+                next @ (Next::Again | Next::Later) => {
                     wait = false;
-                    let pause = backoff.after(started.elapsed());
-                    tracing::warn!(
-                        program = role.program(),
-                        ended = shown,
-                        ?pause,
-                        "a program ended; it is started again"
-                    );
+                    let pause = if next == Next::Later { backoff::LONGEST } else { backoff.after(started.elapsed()) };
+                    let program = role.program();
+                    if next == Next::Later {
+                        tracing::error!(
+                            program,
+                            ended = shown,
+                            ?pause,
+                            "a program cannot be kept running; the others go on, and it is tried again"
+                        );
+                    } else {
+                        tracing::warn!(program, ended = shown, ?pause, "a program ended; it is started again");
+                    }
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         _ = wish.changed() => {}
@@ -279,6 +292,15 @@ mod tests {
         let refused = Some(i32::from(EXIT_REFUSED));
         assert_eq!(decide(Role::Scheduler, refused, NEW), Next::GiveUp);
         assert_eq!(decide(Role::Scheduler, refused, Past { ready: true, failures: 50 }), Next::Again);
+    }
+
+    #[test]
+    fn a_management_server_that_cannot_start_is_tried_again_and_stops_nobody() {
+        let refused = Some(i32::from(EXIT_REFUSED));
+        assert_eq!(decide(Role::Management, refused, NEW), Next::Later);
+        let often = Past { ready: false, failures: FAILURES_MAX };
+        assert_eq!(decide(Role::Management, Some(1), often), Next::Later);
+        assert_eq!(decide(Role::Management, Some(0), often), Next::Later);
     }
 
     #[test]
