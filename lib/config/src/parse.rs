@@ -197,8 +197,10 @@ impl Reader<'_> {
             causal_per_minute: limits.count_u32("causal_per_minute"),
         };
         let mut extensions = BTreeMap::new();
+        let scopes_written = object.get("scopes").unwrap_or(&Value::Null);
         for (name, value) in object.members("extensions") {
-            if let Some(extension) = self.extension(name, value, &below(&object.at("extensions"), name)) {
+            if let Some(extension) = self.extension(name, value, &below(&object.at("extensions"), name), scopes_written)
+            {
                 extensions.insert(name.clone(), extension);
             }
         }
@@ -213,14 +215,14 @@ impl Reader<'_> {
         Some(Config { limits, extensions, scopes, active: std::mem::take(&mut self.active) })
     }
 
-    fn extension(&mut self, name: &str, value: &Value, pointer: &str) -> Option<Extension> {
+    fn extension(&mut self, name: &str, value: &Value, pointer: &str, scopes: &Value) -> Option<Extension> {
         let object = self.object(value, pointer, &EXTENSION)?;
         let config = object.get("config").cloned().unwrap_or_else(empty);
         if let Some(registry) = self.registry {
             if !self.catalogue.has_extension(name) {
                 self.faults.add(Rule::UnknownReference, pointer, "name an extension that this release has");
             } else if object.readable("config", value) {
-                self.faults.extend(registry.validate_extension(name, &config, &object.at("config")));
+                self.faults.extend(registry.validate_extension(name, &config, &object.at("config"), scopes));
             }
         }
         Some(Extension { enabled: object.switch("enabled"), config })

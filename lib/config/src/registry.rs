@@ -18,8 +18,9 @@ pub trait Registry {
     /// Has the executor `name` look at its part of a binding, which stands at `pointer`; `None` when there is no such executor.
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>>;
 
-    /// Has the extension `name`, which the catalogue has, look at its own settings, which stand at `pointer`.
-    fn validate_extension(&self, name: &str, config: &Value, pointer: &str) -> Vec<Diagnostic>;
+    /// Has the extension `name`, which the catalogue has, look at its own settings, which stand at `pointer`. `scopes` is what
+    /// the document has for scopes, as it was written and with whatever faults.
+    fn validate_extension(&self, name: &str, config: &Value, pointer: &str, scopes: &Value) -> Vec<Diagnostic>;
 
     /// The playbook that a binding of `executor` with `config` starts its turns on, by the name that the executor gives (S05).
     fn named_playbook(&self, executor: &str, config: &Value) -> Named;
@@ -36,6 +37,7 @@ pub enum Named {
 }
 
 type Validate = Box<dyn Fn(&Value, &str) -> Vec<Diagnostic>>;
+type ValidateExtension = Box<dyn Fn(&Value, &str, &Value) -> Vec<Diagnostic>>;
 type NamePlaybook = Box<dyn Fn(&Value) -> Option<String>>;
 
 struct RegisteredExecutor {
@@ -47,7 +49,7 @@ struct RegisteredExecutor {
 pub struct Registered {
     catalogue: Catalogue,
     executors: BTreeMap<String, RegisteredExecutor>,
-    extensions: BTreeMap<String, Validate>,
+    extensions: BTreeMap<String, ValidateExtension>,
     playbooks: BTreeMap<String, Rc<Playbook>>,
 }
 
@@ -83,7 +85,17 @@ impl Registered {
 
     /// With a `validate` for the settings of the extension `name`; without one an extension takes no settings.
     #[must_use]
-    pub fn extension(mut self, name: &str, validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static) -> Self {
+    pub fn extension(self, name: &str, validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static) -> Self {
+        self.extension_of_scopes(name, move |config, pointer, _| validate(config, pointer))
+    }
+
+    /// As [`Registered::extension`], for settings that name scopes: `validate` is given what the document has for them.
+    #[must_use]
+    pub fn extension_of_scopes(
+        mut self,
+        name: &str,
+        validate: impl Fn(&Value, &str, &Value) -> Vec<Diagnostic> + 'static,
+    ) -> Self {
         self.extensions.insert(name.to_owned(), Box::new(validate));
         self
     }
@@ -105,9 +117,9 @@ impl Registry for Registered {
         self.executors.get(name).map(|executor| (executor.validate)(config, pointer))
     }
 
-    fn validate_extension(&self, name: &str, config: &Value, pointer: &str) -> Vec<Diagnostic> {
+    fn validate_extension(&self, name: &str, config: &Value, pointer: &str, scopes: &Value) -> Vec<Diagnostic> {
         match self.extensions.get(name) {
-            Some(validate) => validate(config, pointer),
+            Some(validate) => validate(config, pointer, scopes),
             None if config.as_object().is_some_and(|fields| fields.is_empty()) => Vec::new(),
             None => vec![Diagnostic {
                 pointer: pointer.to_owned(),

@@ -32,8 +32,8 @@ pub fn references(registry: &Registry) -> Registered {
         |config| conduit_executor_shell::playbook(config).map(str::to_owned),
     );
     let catalogue = registry.catalogue().clone();
-    let registered = registered.extension(conduit_extension_human::NAME, move |config, pointer| {
-        conduit_extension_human::validate(config, pointer, &catalogue)
+    let registered = registered.extension_of_scopes(conduit_extension_human::NAME, move |config, pointer, scopes| {
+        conduit_extension_human::validate(config, pointer, &catalogue, scopes)
     });
     let bundled = playbooks::bundled().into_iter();
     let extensions = registry.registrations().iter().flat_map(|registration| registration.playbooks.clone());

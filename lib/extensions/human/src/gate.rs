@@ -40,7 +40,7 @@ impl Human {
             Ok((snapshot.generation, (!known).then(|| settings(snapshot))))
         })?;
         if let Some(config) = config {
-            let (rules, faults) = rules::read(&config, "", &self.catalogue);
+            let (rules, faults) = rules::read(&config, "", &self.catalogue, None);
             if let Some(fault) = faults.first() {
                 return Err(Failure::Failed(format!("its settings have a fault at {}: {}", fault.pointer, fault.code)));
             }

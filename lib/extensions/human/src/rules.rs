@@ -60,15 +60,18 @@ impl Rules {
     }
 }
 
-/// The rules of `config`, which stands at `pointer`, and its faults.
-pub fn read(config: &Value, pointer: &str, catalogue: &Catalogue) -> (Rules, Vec<Diagnostic>) {
-    let mut reader = Reader { catalogue, faults: Vec::new() };
+/// The rules of `config`, which stands at `pointer`, and its faults. With `scopes`, the scopes of the document as written, a
+/// scope or a binding that is not there is one: a rule that is misspelt would guard nothing.
+pub fn read(config: &Value, pointer: &str, catalogue: &Catalogue, scopes: Option<&Value>) -> (Rules, Vec<Diagnostic>) {
+    let mut reader = Reader { catalogue, scopes, faults: Vec::new() };
     let rules = reader.rules(config, pointer).unwrap_or_default();
     (rules, reader.faults)
 }
 
 struct Reader<'c> {
     catalogue: &'c Catalogue,
+    /// `None` when the settings were checked before.
+    scopes: Option<&'c Value>,
     faults: Vec<Diagnostic>,
 }
 
@@ -98,6 +101,9 @@ impl Reader<'_> {
             scopes: None,
             timeout_s: self.timeout(object.get("timeout_s"), at),
         };
+        if let Some(written) = object.get("scopes") {
+            guard.scopes = Some(self.scopes_of(written, &format!("{at}/scopes")));
+        }
         match object.get(list) {
             None => self.fault(Rule::MissingField, format!("{at}/{list}"), "add the field"),
             Some(written) => {
@@ -106,23 +112,37 @@ impl Reader<'_> {
                     let at = format!("{at}/{index}");
                     if list == "operations" {
                         self.operation(&name, &at, &mut guard);
-                    } else if is_name(&name) {
-                        guard.names.insert(name);
-                    } else {
+                    } else if !is_name(&name) {
                         self.fault(Rule::InvalidName, at, "use the name of a binding");
+                    } else if !self.has_binding(&name, guard.scopes.as_ref()) {
+                        self.fault(Rule::UnknownReference, at, "name a binding that a scope of the rule has");
+                    } else {
+                        guard.names.insert(name);
                     }
                 }
             }
         }
-        if let Some(written) = object.get("scopes") {
-            let at = format!("{at}/scopes");
-            let names = self.names(written, &at);
-            if let Some((index, _)) = names.iter().find(|(_, name)| !is_name(name)) {
-                self.fault(Rule::InvalidName, format!("{at}/{index}"), "use the name of a scope");
-            }
-            guard.scopes = Some(names.into_iter().map(|(_, name)| name).collect());
-        }
         Some(guard)
+    }
+
+    /// The scopes that a rule names.
+    fn scopes_of(&mut self, written: &Value, at: &str) -> BTreeSet<String> {
+        let names = self.names(written, at);
+        for (index, name) in &names {
+            if !is_name(name) {
+                self.fault(Rule::InvalidName, format!("{at}/{index}"), "use the name of a scope");
+            } else if self.scopes.is_some_and(|scopes| scopes.get(name).is_none()) {
+                self.fault(Rule::UnknownReference, format!("{at}/{index}"), "name a scope that the configuration has");
+            }
+        }
+        names.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Whether a scope of the rule has the binding; whatever has, when nobody can say.
+    fn has_binding(&self, name: &str, among: Option<&BTreeSet<String>>) -> bool {
+        let Some(scopes) = self.scopes.and_then(Value::as_object) else { return true };
+        let mut those = scopes.iter().filter(|(scope, _)| among.is_none_or(|among| among.contains(*scope)));
+        those.any(|(_, scope)| scope.pointer(&format!("/bindings/{name}")).is_some())
     }
 
     /// Adds an operation, all of an extension's, or a toolset's.
@@ -237,7 +257,7 @@ mod tests {
             {"operations": ["@repo.read"]},
             {"operations": ["repo.*"], "scopes": ["live", "test"], "timeout_s": 5},
         ], "starts": [{"bindings": ["deploy"], "scopes": ["live"], "timeout_s": 9}]});
-        let (rules, faults) = read(&config, "/c", &catalogue());
+        let (rules, faults) = read(&config, "/c", &catalogue(), None);
         assert_eq!(faults, []);
         assert_eq!(rules.of_call(&scope("live"), "repo.merge"), Some(60));
         assert_eq!(rules.of_call(&scope("test"), "repo.merge"), Some(5));
@@ -258,7 +278,7 @@ mod tests {
             {"scopes": "live", "other": 1},
             3,
         ], "starts": [{"bindings": ["B"], "timeout_s": "1"}], "more": {}});
-        let faults = read(&config, "/c", &catalogue()).1;
+        let faults = read(&config, "/c", &catalogue(), None).1;
         let mut found: Vec<(&str, &str)> = faults.iter().map(|f| (f.pointer.as_str(), f.code.as_str())).collect();
         found.sort_unstable();
         assert_eq!(
@@ -282,7 +302,29 @@ mod tests {
                 ("/c/starts/0/timeout_s", "wrong_type"),
             ]
         );
-        assert_eq!(read(&json!([]), "/c", &catalogue()).1[0].code, "wrong_type");
-        assert_eq!(read(&json!({}), "/c", &catalogue()), (Rules::default(), Vec::new()));
+        assert_eq!(read(&json!([]), "/c", &catalogue(), None).1[0].code, "wrong_type");
+        assert_eq!(read(&json!({}), "/c", &catalogue(), None), (Rules::default(), Vec::new()));
+    }
+
+    /// C01, G07
+    #[test]
+    fn a_rule_for_a_scope_or_a_binding_that_is_not_there_is_a_fault_since_it_would_guard_nothing() {
+        let scopes = json!({"live": {"bindings": {"deploy": {}}}, "test": {"bindings": {"try": {}}}});
+        let config = json!({
+            "rules": [{"operations": ["repo.merge"], "scopes": ["live", "lvie"]}],
+            "starts": [{"bindings": ["deploy", "try", "dpeloy"]}, {"bindings": ["try"], "scopes": ["live"]}],
+        });
+        let faults = read(&config, "/c", &catalogue(), Some(&scopes)).1;
+        let found: Vec<(&str, &str)> = faults.iter().map(|f| (f.pointer.as_str(), f.code.as_str())).collect();
+        assert_eq!(
+            found,
+            [
+                ("/c/rules/0/scopes/1", "unknown_reference"),
+                ("/c/starts/0/bindings/2", "unknown_reference"),
+                ("/c/starts/1/bindings/0", "unknown_reference"),
+            ]
+        );
+        // Scopes that are no object are told at their own place.
+        assert_eq!(read(&json!({"starts": [{"bindings": ["x"]}]}), "/c", &catalogue(), Some(&json!(3))).1, []);
     }
 }

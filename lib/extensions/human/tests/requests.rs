@@ -50,7 +50,7 @@ impl World {
         let names = known.clone();
         let references = Registered::of(known.clone())
             .executor("shell", |_, _| Vec::new())
-            .extension(NAME, move |config, pointer| validate(config, pointer, &names));
+            .extension_of_scopes(NAME, move |config, pointer, scopes| validate(config, pointer, &names, scopes));
         ConfigService::new(state.clone(), file, Rc::new(references)).start(&mut store, Clock.now()).unwrap();
         let human = human(&state, known);
         Self { _base: base, state, store, human }
