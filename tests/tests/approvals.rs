@@ -299,3 +299,30 @@ fn an_execution_sees_its_own_work_and_nothing_of_another() {
     assert_eq!(applied["valid"], json!(true));
     assert_eq!(refusal(mine.call("introspection.work", json!({}))).1, "forbidden");
 }
+
+/// G06, G07, T12
+#[test]
+fn requests_and_decisions_outlive_the_daemon() {
+    let settings = json!({"rules": [{"operations": ["introspection.work"]}], "starts": [{"bindings": ["job"]}]});
+    let suite = suite(
+        settings,
+        |home| json!({"job": config::resuming(config::script(&format!("cd '{}'; {ASKING}", home.display())))}),
+    );
+    let work = suite.work("job", json!({}));
+    let start = pending(&suite);
+    assert_eq!(start.operation, None);
+    // Decided while nobody schedules; the next daemon finds the decision on record.
+    let killed = suite.kill("open-conduitd");
+    done(suite.conduit(&["approve", start.id.as_str()]));
+    suite.replaced(&killed);
+    let call = pending(&suite);
+    assert_eq!(call.operation.as_deref(), Some("introspection.work"));
+    in_state(&suite, &work, "waiting");
+    let killed = suite.kill("open-conduitd");
+    done(suite.conduit(&["approve", call.id.as_str()]));
+    suite.replaced(&killed);
+    assert_eq!(suite.ended(&work).state, "succeeded", "{}", suite.log());
+    assert_eq!(approval(&suite, &call.id).state, "consumed");
+    let page: Page<ApprovalView> = suite.client().get("/v1/approvals").unwrap();
+    assert_eq!(page.items.len(), 2, "nothing was asked twice");
+}
