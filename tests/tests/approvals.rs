@@ -238,7 +238,7 @@ fn a_work_starts_when_its_start_is_approved_and_is_held_when_it_is_denied() {
     assert_eq!(suite.ended(&work).state, "succeeded", "{}", suite.log());
 }
 
-/// G07, E08: what an execution is given opens neither the list of requests nor a decision.
+/// G05, M06
 #[test]
 fn gates_are_bypassed_by_an_administrator_for_a_while_and_restored() {
     let suite = suite(json!({"rules": [{"operations": ["introspection.work"]}]}), held);
