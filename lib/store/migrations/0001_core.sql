@@ -258,7 +258,7 @@ CREATE TABLE intent (
     began_at_us    INTEGER NOT NULL,
     PRIMARY KEY (execution_id, operation, request_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX intent_in_doubt ON intent (began_at_us) WHERE state = 'in_doubt';
+CREATE INDEX intent_in_doubt ON intent (began_at_us, execution_id || ' ' || operation || ' ' || request_id) WHERE state = 'in_doubt';
 
 -- What the extension `human` asks operators for (G07). While it is open, the same call of the Work meets it.
 CREATE TABLE approval (
