@@ -127,6 +127,12 @@ codes! {
     /// A registration takes a name that is taken: a registration's, a builtin's, an operation's (T16).
     Conflict = "conflict", 409, Never;
 
+    // Packages
+    /// The package breaks a rule that the message names: its manifest, its files, or what it needs.
+    PackageRefused = "package_refused", 422, Never;
+    /// The package cannot change or go: a generation that is in use enables it.
+    PackageInUse = "package_in_use", 409, Never;
+
     // Artifacts
     /// The bytes of the artifact are missing, or are not the ones that were recorded.
     ArtifactUnavailable = "artifact_unavailable", 503, Never;

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::toolbelt::{Predicate, WaitMode};
-use crate::{ApprovalId, ArtifactId, BypassId, EventId, ExecutionId, ScopeId, UnixMicros, WaitId, WorkId};
+use crate::{ApprovalId, ArtifactId, BypassId, EventId, ExecutionId, ScopeId, UnixMicros, Version, WaitId, WorkId};
 
 /// One page of a list. `next` goes back as `cursor`; absent on the last page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,55 @@ pub struct HealthView {
     pub work: Map<String, Value>,
     pub executions_live: i64,
     pub events: i64,
+    /// Installed packages that cannot be used.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub packages_failing: Vec<PackageFailure>,
+}
+
+/// A package that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageFailure {
+    pub name: String,
+    pub since: UnixMicros,
+    pub why: String,
+}
+
+/// `GET /v1/packages/{id}`, and what the orders about packages answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PackageView {
+    pub name: String,
+    pub version: Version,
+    pub summary: String,
+    pub operations: Vec<String>,
+    pub toolsets: Vec<String>,
+    pub actions: Vec<String>,
+    /// What it needs beyond its own operations.
+    pub permissions: Vec<String>,
+    /// SHA-256 over its files, lower-case hex.
+    pub digest: String,
+    /// Whether the active generation enables it.
+    pub enabled: bool,
+    /// Absent while it is not installed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub installed_at: Option<UnixMicros>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub installed_by: Option<String>,
+    /// The installed version that it would take the place of.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub replaces: Option<Version>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failing: Option<PackageFailure>,
+}
+
+/// Body of `POST /v1/check/package` and `POST /v1/packages`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PackageRequest {
+    /// The package's directory: an absolute path on the server's machine.
+    pub path: String,
+    /// What was looked at before: only these bytes are installed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub digest: Option<String>,
 }
 
 /// `GET /v1/scopes/{id}`.

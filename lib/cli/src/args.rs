@@ -6,7 +6,9 @@ use clap::Parser;
 use conduit_suite::demo::DemoArgs;
 use conduit_suite::up::UpArgs;
 
-use crate::commands::{approvals, artifacts, config, doubts, emit, events, executions, gates, scopes, waits, work};
+use crate::commands::{
+    approvals, artifacts, config, doubts, emit, events, executions, gates, package, scopes, waits, work,
+};
 use crate::exit::Exit;
 
 /// Run and watch agent work on a machine that you own
@@ -61,6 +63,7 @@ pub enum Command {
     Gates(gates::GatesArgs),
     Doubts(doubts::DoubtsArgs),
     Config(config::ConfigArgs),
+    Package(package::PackageArgs),
 }
 
 #[cfg(test)]

@@ -76,6 +76,7 @@ fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
         Command::Doubts(args) => commands::doubts::run(args, &connection.client()?, &mut out)?,
         Command::Gates(args) => commands::gates::run(args, &connection, &mut out)?,
         Command::Config(args) => commands::config::run(args, &connection, &mut out)?,
+        Command::Package(args) => commands::package::run(args, &connection.client()?, &mut out)?,
     };
     out.flush()?;
     Ok(exit)

@@ -4,7 +4,7 @@ use conduit_api::UnixMicros;
 use conduit_api::toolbelt::WaitMode;
 use conduit_api::views::{
     ApprovalView, ArtifactView, BypassView, ConfigView, DoubtView, EventView, ExecutionView, GatesView, HealthView,
-    PredicateView, ScopeView, WaitView, WorkView,
+    PackageFailure, PackageView, PredicateView, ScopeView, WaitView, WorkView,
 };
 use serde_json::{Map, Value};
 
@@ -50,9 +50,9 @@ fn present(fields: Vec<(&'static str, String)>) -> Vec<(&'static str, String)> {
 }
 
 impl Single for HealthView {
-    fn fields(&self, _now: UnixMicros) -> Vec<(&'static str, String)> {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
         let part = |up: bool| if up { "running" } else { "away" }.to_owned();
-        vec![
+        let mut fields = vec![
             ("status", clean(&self.status)),
             ("version", clean(&self.version)),
             ("scheduler", part(self.scheduler)),
@@ -61,7 +61,54 @@ impl Single for HealthView {
             ("work", counts(&self.work)),
             ("executions", format!("{} not ended", self.executions_live)),
             ("events", self.events.to_string()),
-        ]
+        ];
+        fields.extend(self.packages_failing.iter().map(|failure| ("package", failing(failure, now))));
+        fields
+    }
+}
+
+/// `weather: failing since …: why`
+fn failing(failure: &PackageFailure, now: UnixMicros) -> String {
+    clean(&format!("{}: failing since {}: {}", failure.name, with_age(failure.since, now), failure.why))
+}
+
+impl Listed for PackageView {
+    const COLUMNS: &'static [Column] = &[
+        Column::fixed("PACKAGE"),
+        Column::fixed("VERSION"),
+        Column::fixed("ENABLED"),
+        Column::flexible("SUMMARY"),
+        Column::flexible("STATE"),
+    ];
+
+    fn cells(&self, now: UnixMicros) -> Vec<String> {
+        let enabled = if self.enabled { "yes" } else { "no" };
+        let state = self.failing.as_ref().map_or_else(|| "ok".to_owned(), |failure| failing(failure, now));
+        vec![clean(&self.name), self.version.to_string(), enabled.to_owned(), clean(&self.summary), state]
+    }
+}
+
+impl Single for PackageView {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("package", clean(&self.name)),
+            ("version", self.version.to_string()),
+            ("summary", clean(&self.summary)),
+            ("operations", joined(&self.operations)),
+            ("toolsets", joined(&self.toolsets)),
+            ("actions", joined(&self.actions)),
+            ("permissions", joined(&self.permissions)),
+            ("digest", clean(&self.digest)),
+        ];
+        if let Some(replaces) = self.replaces {
+            fields.push(("replaces", replaces.to_string()));
+        }
+        if let (Some(at), Some(by)) = (self.installed_at, &self.installed_by) {
+            fields.push(("enabled", if self.enabled { "yes" } else { "no" }.to_owned()));
+            fields.push(("installed", format!("{} by {}", with_age(at, now), clean(by))));
+        }
+        fields.extend(self.failing.iter().map(|failure| ("state", failing(failure, now))));
+        fields
     }
 }
 

@@ -6,8 +6,10 @@
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
-use conduit_config::{Snapshot, SnapshotCache};
+use conduit_config::Snapshot;
 use conduit_store::{Read, StateDir, Store, Write};
+use conduit_toolbelt::Live;
+use conduit_toolbelt::registry::Registry;
 
 use crate::{Failure, OperationError};
 
@@ -15,7 +17,7 @@ use crate::{Failure, OperationError};
 pub struct Desk {
     state: StateDir,
     store: OnceCell<RefCell<Store>>,
-    snapshots: RefCell<SnapshotCache>,
+    known: RefCell<Live>,
     ring: Box<dyn Fn()>,
 }
 
@@ -44,8 +46,9 @@ impl From<Fault> for Failure {
 
 impl Desk {
     /// A desk that has opened nothing. `ring` tells the scheduler that there is something to route.
-    pub fn new(state: StateDir, snapshots: SnapshotCache, ring: Box<dyn Fn()>) -> Self {
-        Self { state, store: OnceCell::new(), snapshots: RefCell::new(snapshots), ring }
+    pub fn new(state: StateDir, registry: Rc<Registry>, ring: Box<dyn Fn()>) -> Self {
+        let known = RefCell::new(Live::new(state.clone(), registry));
+        Self { state, store: OnceCell::new(), known, ring }
     }
 
     /// Looks at the store and at the configuration that is active, in one view.
@@ -60,8 +63,13 @@ impl Desk {
         Ok(done)
     }
 
+    /// What the generation that was looked at last can name.
+    pub fn registry(&self) -> Rc<Registry> {
+        Rc::clone(self.known.borrow().registry())
+    }
+
     fn active(&self, r: &Read<'_>) -> Result<Rc<Snapshot>, Fault> {
-        Ok(self.snapshots.borrow_mut().active(r, &self.state)?)
+        Ok(self.known.borrow_mut().active(r)?)
     }
 
     fn store(&self) -> Result<&RefCell<Store>, Fault> {

@@ -9,6 +9,7 @@ pub mod desk;
 mod executor;
 pub mod host;
 mod interface;
+pub mod package;
 
 pub use executor::{Executor, Phase, SegmentContext, SegmentEnd, Transport};
 pub use interface::{

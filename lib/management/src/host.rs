@@ -1,12 +1,14 @@
 //! What the handlers work with: one connection, the active configuration, and the doorbell.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use conduit_api::places::Places;
-use conduit_config::{ConfigService, Snapshot, SnapshotCache};
+use conduit_config::{ConfigService, Snapshot};
 use conduit_daemon::doorbell::Ringer;
 use conduit_store::{Read, StateDir, Store};
+use conduit_toolbelt::Live;
+use conduit_toolbelt::registry::Registry;
 
 use crate::error::Result;
 use crate::handlers::gates::Gates;
@@ -15,27 +17,42 @@ use crate::handlers::gates::Gates;
 pub(crate) struct Host {
     pub state: StateDir,
     pub store: Store,
-    pub snapshots: SnapshotCache,
+    pub known: Live,
     pub config: ConfigService,
-    /// The registrations of this release that are gates, in the order of names.
-    pub gates: Vec<Gates>,
+    config_file: PathBuf,
+    /// What `config` resolves by.
+    referred: Rc<Registry>,
     ringer: Ringer,
 }
 
 impl Host {
     pub(crate) fn new(state: StateDir, store: Store, places: &Places, config_file: PathBuf) -> Self {
-        let registry = conduit_release::registry();
-        let snapshots = SnapshotCache::new(registry.catalogue().clone());
-        let config = ConfigService::new(state.clone(), config_file, Rc::new(conduit_release::references(&registry)));
-        let gates = registry.registrations().iter().filter(|one| one.gate || one.start_gate);
-        let gates = gates.map(|one| Gates { name: one.name.clone(), gate: one.gate, start_gate: one.start_gate });
-        let gates = gates.collect();
-        Self { state, store, snapshots, config, gates, ringer: Ringer::new(places) }
+        let registry = Rc::new(conduit_release::registry());
+        let config = config_service(&state, &config_file, &registry);
+        let known = Live::new(state.clone(), Rc::clone(&registry));
+        Self { state, store, known, config, config_file, referred: registry, ringer: Ringer::new(places) }
+    }
+
+    /// The registrations that are gates, in the order of names.
+    pub(crate) fn gates(&self) -> Vec<Gates> {
+        let gates = self.known.registry().registrations().iter().filter(|one| one.gate || one.start_gate);
+        gates.map(|one| Gates { name: one.name.clone(), gate: one.gate, start_gate: one.start_gate }).collect()
+    }
+
+    /// Looks at what is installed: what a configuration may name depends on it.
+    pub(crate) fn refresh(&mut self) -> Result<()> {
+        let Self { store, known, .. } = self;
+        store.read(|r| known.refresh(r))?;
+        if !Rc::ptr_eq(&self.referred, known.registry()) {
+            self.referred = Rc::clone(known.registry());
+            self.config = config_service(&self.state, &self.config_file, &self.referred);
+        }
+        Ok(())
     }
 
     /// Looks at the store and the configuration in one view.
     pub(crate) fn read<T>(&mut self, look: impl FnOnce(&Read<'_>, &mut Active<'_>) -> Result<T>) -> Result<T> {
-        let mut active = Active { snapshots: &mut self.snapshots, state: &self.state };
+        let mut active = Active { known: &mut self.known };
         self.store.read(|r| look(r, &mut active))
     }
 
@@ -44,7 +61,7 @@ impl Host {
         &mut self,
         change: impl FnOnce(&conduit_store::Write<'_>, &mut Active<'_>) -> Result<T>,
     ) -> Result<T> {
-        let mut active = Active { snapshots: &mut self.snapshots, state: &self.state };
+        let mut active = Active { known: &mut self.known };
         let done = self.store.write(|tx| change(tx, &mut active))?;
         self.ring();
         Ok(done)
@@ -56,15 +73,32 @@ impl Host {
     }
 }
 
+fn config_service(state: &StateDir, file: &Path, registry: &Registry) -> ConfigService {
+    ConfigService::new(state.clone(), file.to_owned(), Rc::new(conduit_release::references(registry)))
+}
+
 /// The way to the configuration that is active in a transaction's view.
 pub(crate) struct Active<'h> {
-    snapshots: &'h mut SnapshotCache,
-    state: &'h StateDir,
+    known: &'h mut Live,
 }
 
 impl Active<'_> {
     /// Errors: `unavailable` before the first generation, `state_unavailable` when its bytes are missing or altered.
     pub(crate) fn snapshot(&mut self, r: &Read<'_>) -> Result<Rc<Snapshot>> {
-        Ok(self.snapshots.active(r, self.state)?)
+        Ok(self.known.active(r)?)
+    }
+
+    /// A generation that is in use, active or not. Errors as above.
+    pub(crate) fn pinned(&mut self, r: &Read<'_>, generation: i64) -> Result<Rc<Snapshot>> {
+        Ok(self.known.pinned(r, generation)?)
+    }
+
+    /// Whether the active generation enables the extension; before the first one nothing is enabled.
+    pub(crate) fn enables(&mut self, r: &Read<'_>, extension: &str) -> Result<bool> {
+        match self.known.active(r) {
+            Ok(snapshot) => Ok(snapshot.registers(extension)),
+            Err(conduit_config::Error::NoGeneration) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 }

@@ -5,7 +5,9 @@ use conduit_daemon::http::{Method, Reply};
 use crate::ask::Ask;
 use crate::error::Result;
 use crate::handlers::artifacts::Recorded;
-use crate::handlers::{approvals, artifacts, config, doubts, events, executions, gates, health, scopes, waits, work};
+use crate::handlers::{
+    approvals, artifacts, config, doubts, events, executions, gates, health, packages, scopes, waits, work,
+};
 use crate::host::Host;
 
 /// How far an operator reaches; each role reaches what the ones before it do.
@@ -140,6 +142,11 @@ pub static ROUTES: &[Route] = &[
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
     route(POST, "/v1/config/validate",        View,    Body,     Free,   "ConfigReply",    config::validate),
     route(POST, "/v1/config/apply",           Admin,   Body,     Free,   "ConfigReply",    config::apply),
+    route(GET,  "/v1/packages",               View,    NONE,     Free,   "Page<PackageView>", packages::list),
+    route(GET,  "/v1/packages/{id}",          View,    Nothing,  Free,   "PackageView",    packages::get),
+    route(POST, "/v1/packages",               Admin,   Body,     Free,   "PackageView",    packages::install),
+    route(POST, "/v1/check/package",          Admin,   Body,     Free,   "PackageView",    packages::check),
+    route(POST, "/v1/packages/{id}/remove",   Admin,   Body,     State,  "PackageView",    packages::remove),
 ];
 
 /// Where a request belongs.

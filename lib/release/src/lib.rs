@@ -15,6 +15,16 @@ pub fn bundled() -> Vec<Registration> {
     vec![conduit_extension_human::registration(), conduit_extension_introspection::registration()]
 }
 
+/// Every operation of this release and of the packages that are `installed`. A package that breaks a rule is left out and
+/// said to the log; its installation refused it.
+pub fn registry_with(installed: Vec<Registration>) -> Registry {
+    let (registry, refused) = Registry::new(bundled().into_iter().chain(installed).collect());
+    for refused in refused {
+        tracing::error!(code = refused.code().as_str(), %refused, "an extension is not registered");
+    }
+    registry
+}
+
 /// Every operation of this release. What breaks a rule is left out and said to the log; a test sees to it that nothing does.
 pub fn registry() -> Registry {
     let (registry, refused) = Registry::new(bundled());

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::{ApiError, Code};
-use conduit_config::{ConfigService, SnapshotCache};
+use conduit_config::ConfigService;
 use conduit_daemon::activation::bind_datagram;
 use conduit_daemon::alarm::Alarm;
 use conduit_daemon::doorbell::Doorbell;
@@ -17,11 +17,12 @@ use conduit_daemon::program::{self, Start};
 use conduit_daemon::{DaemonArgs, notify, process, shutdown};
 use conduit_extension::desk::Desk;
 use conduit_extension::host::ExtensionHost;
+use conduit_extension::package::{Bounds, Packages, Processes};
 use conduit_kernel::{BaseEnvironment, Kernel, Settings, Tidied};
 use conduit_store::lock::RoleLock;
 use conduit_store::{Clock, StateDir, Store, mint};
 use conduit_toolbelt::hosted::Hosted;
-use conduit_toolbelt::sweep;
+use conduit_toolbelt::{packages, sweep};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
@@ -85,7 +86,8 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
         }
         Err(error) => tracing::error!(%error, "the kernel's leftovers stay until the next start"),
     }
-    let extension_host = extension_host(&host)?;
+    let packages = Rc::new(packages_of(&host)?);
+    let extension_host = extension_host(&host, &packages)?;
     // The host was made a moment ago, and its cell is empty.
     let extension_host = Rc::clone(host.extensions.get_or_init(|| extension_host));
     adopt::all(&host).map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
@@ -94,6 +96,10 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     }
     tracing::info!(owner = %host.owner, "ready");
     let closing = Rc::new(Notify::new());
+    let recovering = tokio::task::spawn_local({
+        let packages = Rc::clone(&packages);
+        async move { packages.recover().await }
+    });
     let serving = tokio::task::spawn_local(extensions::serve(host_socket, extension_host, {
         let closing = Rc::clone(&closing);
         async move { closing.notified().await }
@@ -106,17 +112,26 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
         tracing::warn!(%error, "the service manager could not be told that the scheduler stops");
     }
     finish(&host).await;
+    recovering.abort(); // what is left of it the next start ends
+    packages.close().await;
     serving.await.map_err(|e| ApiError::new(Code::Internal, format!("the extension host did not end in order: {e}")))
 }
 
 /// What carries extensions' operations out, with a connection to the store of its own.
-fn extension_host(host: &Rc<Host>) -> Result<Rc<ExtensionHost>, ApiError> {
+fn extension_host(host: &Rc<Host>, packages: &Rc<Packages>) -> Result<Rc<ExtensionHost>, ApiError> {
     let registry = Rc::new(conduit_release::registry());
     let toolbelt =
         Hosted::open(&host.places.state, Rc::clone(&registry), host.owner.clone()).map_err(|e| e.to_api())?;
-    let desk = Rc::new(Desk::new(host.state.clone(), SnapshotCache::new(registry.catalogue().clone()), ring(host)));
-    let extensions = extensions::of_this_release(&desk, &registry);
-    Ok(Rc::new(ExtensionHost::new(toolbelt, extensions, ring(host))))
+    let desk = Rc::new(Desk::new(host.state.clone(), Rc::clone(&registry), ring(host)));
+    let extensions = extensions::of_this_release(&desk);
+    Ok(Rc::new(ExtensionHost::new(toolbelt, extensions, ring(host)).with_packages(Rc::clone(packages))))
+}
+
+/// What installed packages run by: the kernel's one way to start a process.
+fn packages_of(host: &Host) -> Result<Packages, ApiError> {
+    let processes = Processes::open(&host.state, host.kernel.settings().clone())
+        .map_err(|error| ApiError::new(error.code(), error.to_string()))?;
+    Ok(Packages::new(processes, Bounds::default()))
 }
 
 /// Tells the scheduler to look, as long as there is one.
@@ -147,7 +162,8 @@ fn activate(args: &Args, start: &Start, state: &StateDir, store: &mut Store) -> 
         let message = format!("the configuration file {} is not there; name another with --config", file.display());
         return Err(ApiError::new(Code::ConfigFileUnavailable, message));
     }
-    let references = conduit_release::references(&conduit_release::registry());
+    let installed = store.read(packages::all).map_err(loud)?.into_iter().map(|package| package.registration);
+    let references = conduit_release::references(&conduit_release::registry_with(installed.collect()));
     let service = ConfigService::new(state.clone(), file, Rc::new(references));
     let started = service.start(store, Clock.now()).map_err(|e| ApiError { message: e.to_string(), ..e.to_api() })?;
     tracing::info!(generation = started.snapshot.generation, origin = ?started.origin, "configuration");
@@ -172,9 +188,9 @@ fn host(
     let instance: conduit_api::OperatorId = mint(Clock.now());
     Ok(Host {
         places: start.places,
+        known: RefCell::new(conduit_toolbelt::Live::new(state.clone(), Rc::new(conduit_release::registry()))),
         state,
         store: RefCell::new(store),
-        snapshots: RefCell::new(SnapshotCache::new(conduit_release::registry().catalogue().clone())),
         kernel: Kernel::new(settings)?,
         executors,
         owner: instance.as_str().replacen("opr", "scheduler", 1),

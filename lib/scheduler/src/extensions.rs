@@ -17,7 +17,6 @@ use conduit_extension::desk::Desk;
 use conduit_extension::host::ExtensionHost;
 use conduit_extension_human::Human;
 use conduit_extension_introspection::Introspection;
-use conduit_toolbelt::registry::Registry;
 use tokio::sync::Notify;
 
 /// Name of the inherited socket.
@@ -37,9 +36,8 @@ const LIMITS: http::Limits = http::Limits {
 const QUIET_TIME: Duration = Duration::from_millis(100);
 
 /// The extensions that this release carries out itself. `conduit_release::bundled` has their registrations.
-pub fn of_this_release(desk: &Rc<Desk>, registry: &Registry) -> Vec<Rc<dyn Extension>> {
-    let human = Human::new(Rc::clone(desk), registry.catalogue().clone());
-    vec![Rc::new(human), Rc::new(Introspection::new(Rc::clone(desk)))]
+pub fn of_this_release(desk: &Rc<Desk>) -> Vec<Rc<dyn Extension>> {
+    vec![Rc::new(Human::new(Rc::clone(desk))), Rc::new(Introspection::new(Rc::clone(desk)))]
 }
 
 /// Binds the socket, when none was passed.

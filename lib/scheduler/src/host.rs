@@ -7,11 +7,12 @@ use std::rc::Rc;
 
 use conduit_api::places::Places;
 use conduit_api::{ExecutionId, ScopeId};
-use conduit_config::{Snapshot, SnapshotCache};
+use conduit_config::Snapshot;
 use conduit_coordination::executions::{Claim, StopReason};
 use conduit_extension::host::ExtensionHost;
 use conduit_kernel::Kernel;
 use conduit_store::{Clock, Now, Read, StateDir, Store};
+use conduit_toolbelt::Live as Followed;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::executors::Executors;
@@ -59,7 +60,8 @@ pub struct Host {
     pub places: Places,
     pub state: StateDir,
     pub store: RefCell<Store>,
-    pub snapshots: RefCell<SnapshotCache>,
+    /// The configuration, resolved by what is installed.
+    pub known: RefCell<Followed>,
     pub kernel: Kernel,
     pub executors: Executors,
     /// This instance; no other ever has the same.
@@ -90,12 +92,12 @@ impl Host {
 
     /// The active configuration, as `r` sees it.
     pub fn active(&self, r: &Read<'_>) -> Result<Rc<Snapshot>, conduit_config::Error> {
-        self.snapshots.borrow_mut().active(r, &self.state)
+        self.known.borrow_mut().active(r)
     }
 
     /// The generation that an execution pinned.
     pub fn pinned(&self, generation: i64) -> Result<Rc<Snapshot>, conduit_config::Error> {
-        self.store.borrow_mut().read(|r| self.snapshots.borrow_mut().pinned(r, &self.state, generation))
+        self.store.borrow_mut().read(|r| self.known.borrow_mut().pinned(r, generation))
     }
 
     /// How many segments of `scope` this daemon follows.

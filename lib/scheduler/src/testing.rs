@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use conduit_api::ScopeId;
 use conduit_api::places::Places;
-use conduit_config::{ConfigService, SnapshotCache};
+use conduit_config::ConfigService;
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::{self, NewEvent, source};
 use conduit_kernel::{BaseEnvironment, Kernel, Settings};
@@ -51,9 +51,9 @@ impl World {
             Settings { attempts: places.attempts(), runner: runner.into(), base: environment.clone(), files: None };
         let host = Rc::new(Host {
             places,
+            known: RefCell::new(conduit_toolbelt::Live::new(state.clone(), Rc::new(conduit_release::registry()))),
             state,
             store: RefCell::new(store),
-            snapshots: RefCell::new(SnapshotCache::new(conduit_release::registry().catalogue().clone())),
             kernel: Kernel::new(settings).unwrap(),
             executors: Executors::of_this_release(&environment),
             owner: "scheduler_test".into(),

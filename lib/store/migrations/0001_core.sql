@@ -313,6 +313,19 @@ CREATE TABLE gate_bypass (
 CREATE INDEX gate_bypass_standing ON gate_bypass (until_boot_us) WHERE restored_at_us IS NULL;
 CREATE INDEX gate_bypass_created ON gate_bypass (created_at_us, id);
 
+-- Installed packages (X01); their bytes lie in packages/<name>.
+CREATE TABLE package (
+    name             TEXT    PRIMARY KEY,
+    version          TEXT    NOT NULL,
+    manifest         TEXT    NOT NULL,     -- JSON, as it was installed
+    registration     TEXT    NOT NULL,     -- JSON: what the manifest registers
+    digest           BLOB    NOT NULL CHECK (length(digest) = 32), -- of every file
+    installed_at_us  INTEGER NOT NULL,
+    installed_by     TEXT    NOT NULL,
+    failing_since_us INTEGER,
+    failure          TEXT CHECK ((failure IS NULL) = (failing_since_us IS NULL)) -- why it cannot be used
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE artifact (
     id            TEXT    PRIMARY KEY,
     execution_id  TEXT    NOT NULL REFERENCES execution (id),

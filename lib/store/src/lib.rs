@@ -29,4 +29,4 @@ pub use id::mint;
 pub use lease::Fence;
 pub use rusqlite::{Result as RowResult, Row, named_params};
 pub use state::StateDir;
-pub use tx::{Fenced, Read, Store, Write, column_id};
+pub use tx::{Fenced, Read, Store, Write, column_id, column_json};

@@ -365,6 +365,12 @@ pub fn column_id<I: std::str::FromStr>(row: &Row<'_>, column: &str) -> rusqlite:
     text.parse().map_err(|_| rusqlite::Error::InvalidColumnName(column.to_owned()))
 }
 
+/// Reads a document from a column; a text that is not one is a fault of the store.
+pub fn column_json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: &str) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text).map_err(|_| rusqlite::Error::InvalidColumnName(column.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,13 +5,14 @@
 use std::path::{Path, PathBuf};
 
 /// Tables that stay small, whatever the suite has done: walking one is cheap.
-const SMALL: [&str; 3] = ["generation", "scope", "work_count"];
+const SMALL: [&str; 4] = ["generation", "package", "scope", "work_count"];
 /// Indexes that hold only what is still to be done: walking one is doing it.
 const TO_DO: [&str; 3] = ["event_unrouted", "execution_stop", "attempt_unresolved"];
 /// Statements that read every execution of a state, all of which live.
-const LIVING: [&str; 3] = ["LEFT", "RENEW", "LIVE"];
+const LIVING: [&str; 4] = ["LEFT", "RENEW", "LIVE", "PINNED"];
 /// Statements that sort, and what bounds it.
-const SORTS: [(&str, &str); 4] = [
+const SORTS: [(&str, &str); 5] = [
+    ("PINNED", "the generations of the executions that live"),
     ("LEFT", "the executions that live"),
     ("MATCHED", "the predicates of one wait"),
     ("CHAIN", "the Events that one page of a chain shows"),

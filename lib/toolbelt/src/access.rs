@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use conduit_api::limits::{NAME_BYTES_MAX, REQUEST_ID_BYTES_MAX};
 use conduit_api::{ApiError, ExecutionId};
-use conduit_config::{Snapshot, SnapshotCache};
+use conduit_config::Snapshot;
 use conduit_store::digest::Sha256Digest;
 use conduit_store::history::{History, ToolbeltRecord};
 use conduit_store::{Now, Read, StateDir, Store};
 
 use crate::check;
 use crate::error::{Error, Result};
+use crate::live::Live;
 use crate::registry::Registry;
 use crate::token::{self, TokenRecord};
 
@@ -26,10 +27,7 @@ pub(crate) struct Access {
 /// What is asked in the view of a call.
 #[derive(Debug)]
 pub(crate) struct LookUp {
-    state: StateDir,
-    snapshots: SnapshotCache,
-    /// What this release has; each generation's lists are resolved against it (S02).
-    pub registry: Rc<Registry>,
+    pub live: Live,
 }
 
 /// What the store and the configuration say about a bearer.
@@ -51,13 +49,18 @@ pub(crate) struct Noted<'n> {
 }
 
 impl LookUp {
+    /// What there is; each generation's lists are resolved against it (S02).
+    pub const fn registry(&self) -> &Rc<Registry> {
+        self.live.registry()
+    }
+
     /// What the view says about the bearer with this digest. Error: `wrong_credential_class` for an operator's.
     pub fn known(&mut self, r: &Read<'_>, digest: &Sha256Digest) -> Result<Known> {
         let token = token::lookup(r, digest)?;
         if token.is_none() && token::is_operator(r, digest)? {
             return Err(Error::WrongCredentialClass);
         }
-        Ok(Known { token, snapshot: self.snapshots.active(r, &self.state)? })
+        Ok(Known { token, snapshot: self.live.active(r)? })
     }
 }
 
@@ -67,8 +70,7 @@ impl Access {
         let state = StateDir::open(state)?;
         let store = Store::open(&state)?;
         let history = History::open(&state)?;
-        let snapshots = SnapshotCache::new(registry.catalogue().clone());
-        Ok(Self { store, history, look: LookUp { state, snapshots, registry } })
+        Ok(Self { store, history, look: LookUp { live: Live::new(state, registry) } })
     }
 
     /// What is known of the bearer with this digest, in a view of its own.
@@ -96,7 +98,7 @@ impl Access {
             return None;
         }
         let Self { store, look, .. } = self;
-        match store.read(|r| look.snapshots.pinned(r, &look.state, token.generation)) {
+        match store.read(|r| look.live.pinned(r, token.generation)) {
             Ok(pinned) => pinned.drift(&token.scope, &token.binding, noted.operation).then_some(CONFIG_DRIFT),
             Err(error) => {
                 tracing::warn!(%error, "a refusal is recorded without looking for drift");

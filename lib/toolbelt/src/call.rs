@@ -64,8 +64,14 @@ impl Toolbelt {
     }
 
     /// Whether an extension carries the operation out, so that the call is for [`Toolbelt::forward`].
-    pub fn is_hosted(&self, operation: &str) -> bool {
-        self.access.look.registry.operation(operation).is_some_and(|known| known.registration.is_some())
+    pub fn is_hosted(&mut self, operation: &str) -> bool {
+        let Access { store, look, .. } = &mut self.access;
+        if look.registry().operation(operation).is_none()
+            && let Err(error) = store.read(|r| look.live.active(r).map(drop))
+        {
+            tracing::warn!(%error, "an operation is not known, and the newest generation cannot be looked at");
+        }
+        look.registry().operation(operation).is_some_and(|known| known.registration.is_some())
     }
 
     /// Checks a call of an extension's operation as far as this process can, so that the extension host hears only of callers
@@ -87,7 +93,8 @@ impl Toolbelt {
         let looked = store.read(|r| {
             let Known { token, snapshot } = look.known(r, &digest)?;
             seen.clone_from(&token);
-            let authorized = hosted::authorize(token, &assertions, &request.operation, &snapshot, &look.registry, now)?;
+            let authorized =
+                hosted::authorize(token, &assertions, &request.operation, &snapshot, look.registry(), now)?;
             r.guard(authorized.fence(), authorized.demand(), now)?;
             check_request_id(request_id)
         });
@@ -107,20 +114,21 @@ impl Toolbelt {
 
     /// The guidance of what the bearer may call (E02).
     pub fn guidance(&mut self, bearer: &str) -> Result<Value, ApiError> {
-        let registry = Rc::clone(&self.access.look.registry);
-        self.look("guidance", bearer, |token, snapshot| guidance::of(token, snapshot, &registry))
+        self.look("guidance", bearer, guidance::of)
     }
 
     /// Which of the bearer's operations serve `capability` (E02). Builtins serve none.
     pub fn serving(&mut self, bearer: &str, capability: &str) -> Result<Value, ApiError> {
-        let registry = Rc::clone(&self.access.look.registry);
-        self.look("serving", bearer, |token, snapshot| guidance::serving(token, snapshot, &registry, capability))
+        self.look("serving", bearer, |token, snapshot, registry| {
+            guidance::serving(token, snapshot, registry, capability)
+        })
     }
 
     /// What to tell a bearer about a request that cannot be read: `told`, or the refusal of who may not call at all and
     /// learns nothing about its request (T05, T06). A record is kept, as of every call.
     pub fn unreadable(&mut self, bearer: &str, told: ApiError) -> ApiError {
-        let refused: Result<Value, _> = self.looked("unreadable", bearer, |_, _| Err(Error::Operation(told.clone())));
+        let refused: Result<Value, _> =
+            self.looked("unreadable", bearer, |_, _, _| Err(Error::Operation(told.clone())));
         refused.err().unwrap_or(told)
     }
 
@@ -128,16 +136,16 @@ impl Toolbelt {
         &mut self,
         what: &'static str,
         bearer: &str,
-        show: impl FnOnce(&TokenRecord, &Snapshot) -> Value,
+        show: impl FnOnce(&TokenRecord, &Snapshot, &Registry) -> Value,
     ) -> Result<Value, ApiError> {
-        self.looked(what, bearer, |token, snapshot| Ok(show(token, snapshot)))
+        self.looked(what, bearer, |token, snapshot, registry| Ok(show(token, snapshot, registry)))
     }
 
     fn looked(
         &mut self,
         what: &'static str,
         bearer: &str,
-        show: impl FnOnce(&TokenRecord, &Snapshot) -> Result<Value>,
+        show: impl FnOnce(&TokenRecord, &Snapshot, &Registry) -> Result<Value>,
     ) -> Result<Value, ApiError> {
         let now = Clock.now();
         let mut seen = None;
@@ -145,7 +153,7 @@ impl Toolbelt {
             seen.clone_from(&known.token);
             let authorized = check::authorize_look(known.token, &self.assertions(None), now)?;
             self.access.store.fenced_read(authorized.fence(), authorized.demand(), now, |_| Ok::<_, Error>(()))?;
-            show(authorized.token(), &known.snapshot)
+            show(authorized.token(), &known.snapshot, self.access.look.registry())
         });
         self.answered(seen.as_ref(), what, None, looked, now)
     }

@@ -9,6 +9,7 @@ pub mod events;
 pub mod executions;
 pub mod gates;
 pub mod health;
+pub mod package;
 pub mod scopes;
 pub mod waits;
 pub mod work;

@@ -28,6 +28,7 @@ use gates::Gated;
 pub use gates::StartGated;
 use under_way::{Ended, Entry, Place, UnderWay};
 
+use crate::package::Packages;
 use crate::{Authority, Extension, Failure, Invocation, Invoked, OperationError, StartCall};
 
 /// How long one handler may take.
@@ -42,6 +43,8 @@ pub struct ExtensionHost {
     toolbelt: RefCell<Hosted>,
     /// By the name of the registration.
     extensions: BTreeMap<String, Rc<dyn Extension>>,
+    /// Those that are programs of their own.
+    packages: Option<Rc<Packages>>,
     under_way: UnderWay,
     /// Tells the scheduler that there is something to route.
     ring: Box<dyn Fn()>,
@@ -51,7 +54,25 @@ impl ExtensionHost {
     /// A host of `extensions`, each of which stands in the registry that `toolbelt` was opened with.
     pub fn new(toolbelt: Hosted, extensions: Vec<Rc<dyn Extension>>, ring: Box<dyn Fn()>) -> Self {
         let named = extensions.into_iter().map(|extension| (extension.registration().name, extension));
-        Self { toolbelt: RefCell::new(toolbelt), extensions: named.collect(), under_way: UnderWay::default(), ring }
+        Self {
+            toolbelt: RefCell::new(toolbelt),
+            extensions: named.collect(),
+            packages: None,
+            under_way: UnderWay::default(),
+            ring,
+        }
+    }
+
+    /// With installed packages beside them.
+    #[must_use]
+    pub fn with_packages(self, packages: Rc<Packages>) -> Self {
+        Self { packages: Some(packages), ..self }
+    }
+
+    /// The extension of the registration `name`: one of this process, or an installed package. Runs inside a `LocalSet`.
+    pub fn extension(&self, name: &str) -> Option<Rc<dyn Extension>> {
+        let own = self.extensions.get(name).cloned();
+        own.or_else(|| self.packages.as_ref().and_then(|packages| packages.get(name)))
     }
 
     /// Carries a call out, or refuses it; either way a record of it is kept. Runs inside a `LocalSet`.
@@ -104,13 +125,20 @@ impl ExtensionHost {
     }
 
     /// Whether a start gate is active in `snapshot`.
+    ///
+    /// It counts as active when that cannot be looked up: then [`ExtensionHost::ask_to_start`] says why it is refused.
     pub fn has_start_gates(&self, snapshot: &Snapshot) -> bool {
-        gates::any_start(&self.toolbelt.borrow().registry(), snapshot)
+        let registry = self.toolbelt.borrow_mut().registry_of(snapshot);
+        registry.map_or(true, |registry| gates::any_start(&registry, snapshot))
     }
 
     /// Asks the start gates that are active in `snapshot` about a Work that no attempt was launched of (G06).
     pub async fn ask_to_start(self: &Rc<Self>, call: &StartCall, snapshot: &Snapshot) -> StartGated {
-        let registry = self.toolbelt.borrow().registry();
+        let registry = self.toolbelt.borrow_mut().registry_of(snapshot);
+        let registry = match registry {
+            Ok(registry) => registry,
+            Err(error) => return gates::start_failed("unknown", &error.to_string()),
+        };
         if !gates::any_start(&registry, snapshot) {
             return StartGated::Through;
         }
@@ -123,7 +151,7 @@ impl ExtensionHost {
             }
             Err(error) => return gates::start_failed(BREAK_GLASS, &error.to_string()),
         }
-        gates::ask_start(&registry, snapshot, call, |name| self.extensions.get(name).cloned()).await
+        gates::ask_start(&registry, snapshot, call, |name| self.extension(name)).await
     }
 
     /// See [`conduit_toolbelt::Toolbelt::flush_history`].
@@ -160,7 +188,7 @@ impl ExtensionHost {
                 Err(error) => return (None, Err(error)),
             }
         }
-        match gates::ask(admitted, |name| self.extensions.get(name).cloned()).await {
+        match gates::ask(admitted, |name| self.extension(name)).await {
             Gated::Through => {}
             Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),
             Gated::Parked { gate, plan } => {
@@ -208,7 +236,7 @@ impl ExtensionHost {
 
     /// The handler's answer, held against what its registration says.
     async fn invoke(&self, admitted: &Admitted) -> Result<Invoked, Failure> {
-        let extension = self.extensions.get(admitted.extension()).cloned();
+        let extension = self.extension(admitted.extension());
         let extension = extension.ok_or_else(|| Failure::Unavailable("it is not running".into()))?;
         let call = Invocation {
             operation: admitted.key().operation.clone(),

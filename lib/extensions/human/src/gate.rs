@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use conduit_api::toolbelt::{Predicate, WaitInput, WaitMode};
 use conduit_api::{ApprovalId, UnixMicros, WorkId};
-use conduit_config::{Catalogue, Snapshot};
+use conduit_config::Snapshot;
 use conduit_coordination::events::source;
 use conduit_extension::desk::Desk;
 use conduit_extension::{Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, StartCall, WaitPlan};
@@ -22,15 +22,13 @@ use crate::{DECIDED, NAME, input};
 #[derive(Debug)]
 pub struct Human {
     desk: Rc<Desk>,
-    /// What this release has for a rule to name.
-    catalogue: Catalogue,
     /// The rules of the generation that was active last.
     rules: RefCell<Option<(i64, Rc<Rules>)>>,
 }
 
 impl Human {
-    pub const fn new(desk: Rc<Desk>, catalogue: Catalogue) -> Self {
-        Self { desk, catalogue, rules: RefCell::new(None) }
+    pub const fn new(desk: Rc<Desk>) -> Self {
+        Self { desk, rules: RefCell::new(None) }
     }
 
     /// The rules of the active generation. Error: its settings have faults, so that nobody knows what they guard.
@@ -40,7 +38,7 @@ impl Human {
             Ok((snapshot.generation, (!known).then(|| settings(snapshot))))
         })?;
         if let Some(config) = config {
-            let (rules, faults) = rules::read(&config, "", &self.catalogue, None);
+            let (rules, faults) = rules::read(&config, "", self.desk.registry().catalogue(), None);
             if let Some(fault) = faults.first() {
                 return Err(Failure::Failed(format!("its settings have a fault at {}: {}", fault.pointer, fault.code)));
             }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use conduit_api::views::{ApprovalView, Reach};
 use conduit_api::{ApprovalId, ScopeId, UnixMicros, Version, WorkId};
-use conduit_config::{Catalogue, ConfigService, Listing, Registered, SnapshotCache};
+use conduit_config::{ConfigService, Registered};
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::source;
 use conduit_coordination::executions::{self, Claim, Claimed};
@@ -14,9 +14,10 @@ use conduit_coordination::{Error, Result};
 use conduit_extension::desk::Desk;
 use conduit_extension::{Authority, Extension, Failure, GateAnswer, GateCall, StartCall};
 use conduit_extension_human::approvals::{self, Decision};
-use conduit_extension_human::{Human, NAME, validate};
+use conduit_extension_human::{Human, NAME, registration, validate};
 use conduit_store::digest::{hex, sha256_parts};
 use conduit_store::{Clock, StateDir, Store, mint};
+use conduit_toolbelt::registry::{OperationSpec, Registration, Registry};
 use serde_json::{Map, Value, json};
 
 const ONCE: Decision = Decision::Approve { reach: Reach::Once, until: None };
@@ -28,9 +29,16 @@ struct World {
     human: Human,
 }
 
-fn catalogue(operations: &[&str]) -> Catalogue {
-    let listing = |extension, operations| Listing { extension, always: true, operations, toolsets: &[] };
-    Catalogue::new(&[listing("repo", operations), Listing { always: false, ..listing(NAME, &[]) }])
+fn registry(operations: &[&str]) -> Rc<Registry> {
+    let operation = |name: &&str| OperationSpec::new(*name, "Do it", json!({"type": "object"}));
+    let repo = Registration {
+        always: true,
+        operations: operations.iter().map(operation).collect(),
+        ..Registration::new("repo", Version::new(1, 0, 0), "A repository")
+    };
+    let (registry, refused) = Registry::new(vec![repo, registration()]);
+    assert_eq!(refused, []);
+    Rc::new(registry)
 }
 
 impl World {
@@ -46,9 +54,9 @@ impl World {
         let mut store = Store::open(&state).unwrap();
         let file = base.path().join("config.json");
         std::fs::write(&file, configuration.to_string()).unwrap();
-        let known = catalogue(&["repo.merge", "repo.list"]);
-        let names = known.clone();
-        let references = Registered::of(known.clone())
+        let known = registry(&["repo.merge", "repo.list"]);
+        let names = known.catalogue().clone();
+        let references = Registered::of(known.catalogue().clone())
             .executor("shell", |_, _| Vec::new())
             .extension_of_scopes(NAME, move |config, pointer, scopes| validate(config, pointer, &names, scopes));
         ConfigService::new(state.clone(), file, Rc::new(references)).start(&mut store, Clock.now()).unwrap();
@@ -104,9 +112,8 @@ impl World {
     }
 }
 
-fn human(state: &StateDir, catalogue: Catalogue) -> Human {
-    let desk = Desk::new(state.clone(), SnapshotCache::new(catalogue.clone()), Box::new(|| ()));
-    Human::new(Rc::new(desk), catalogue)
+fn human(state: &StateDir, registry: Rc<Registry>) -> Human {
+    Human::new(Rc::new(Desk::new(state.clone(), registry, Box::new(|| ()))))
 }
 
 /// A call of `repo.merge` with the input `{"n": n}`, as the host puts it before a gate.
@@ -219,7 +226,7 @@ async fn an_approval_until_a_time_needs_one_that_has_not_passed_and_nobody_decid
 async fn the_gate_fails_closed_when_it_cannot_know_its_rules_or_tell_of_a_request() {
     let mut world = World::new();
     let claimed = world.claim();
-    let lacking = human(&world.state, catalogue(&["repo.list"]));
+    let lacking = human(&world.state, registry(&["repo.list"]));
     assert!(matches!(lacking.gate(&call(&claimed, "r", 1)).await, Err(Failure::Failed(_))));
     let odd = GateCall { call_digest: "x".into(), ..call(&claimed, "r", 1) };
     assert!(matches!(world.human.gate(&odd).await, Err(Failure::Failed(_))));

@@ -255,6 +255,15 @@ pub(crate) fn unresolved(read: &Read<'_>, after: Option<&AttemptId>, max: usize)
     Ok(read.all("listing attempts", UNRESOLVED, page, |row| column_id(row, "id"))?)
 }
 
+const UNRESOLVED_OF: &str = "
+    SELECT a.id FROM attempt a JOIN operation o ON o.job_id = a.job_id
+     WHERE a.finished_at_us IS NULL AND substr(o.principal, 1, length(:prefix)) = :prefix";
+
+/// Attempts that have not ended, of principals whose names begin with `prefix`.
+pub(crate) fn unresolved_of(read: &Read<'_>, prefix: &str) -> Result<Vec<AttemptId>> {
+    Ok(read.all("listing attempts", UNRESOLVED_OF, named_params! { ":prefix": prefix }, |row| column_id(row, "id"))?)
+}
+
 const ADMITTED: &str = "SELECT id FROM attempt WHERE finished_at_us IS NULL AND state = 'admitted' ORDER BY id";
 
 /// Every attempt that has not crossed the boundary.

@@ -147,9 +147,19 @@ impl Kernel {
         Ok(Self { settings, executables, launcher })
     }
 
+    /// What it was made with.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Attempts that have not ended, by ID, at most `max` after `after`: what a restarted daemon asks [`Kernel::adopt`] about.
     pub fn unresolved(&self, read: &Read<'_>, after: Option<&AttemptId>, max: usize) -> Result<Vec<AttemptId>> {
         store::unresolved(read, after, max)
+    }
+
+    /// Attempts that have not ended, of principals whose names begin with `prefix`.
+    pub fn unresolved_of(&self, read: &Read<'_>, prefix: &str) -> Result<Vec<AttemptId>> {
+        store::unresolved_of(read, prefix)
     }
 
     fn bundle(&self, attempt: &AttemptId) -> Bundle {

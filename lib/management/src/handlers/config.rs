@@ -35,6 +35,7 @@ fn published(r: &Read<'_>, generation: i64) -> Result<(UnixMicros, String)> {
 /// Whether the configuration would be accepted, with every fault or every grant warning that it has (S06). Nothing is changed.
 pub(crate) fn validate(host: &mut Host, ask: &Ask) -> Result<Reply> {
     let request = request(ask)?;
+    host.refresh()?;
     let generation = active_number(host)?;
     let reply = match host.config.validate(request.config.get().as_bytes()) {
         Ok(checked) => ConfigReply {
@@ -56,6 +57,7 @@ pub(crate) fn validate(host: &mut Host, ask: &Ask) -> Result<Reply> {
 /// Errors: `invalid_config` with every diagnostic, `generation_conflict`, `scope_in_use`, `config_file_unavailable`.
 pub(crate) fn apply(host: &mut Host, ask: &Ask) -> Result<Reply> {
     let request = request(ask)?;
+    host.refresh()?;
     let bytes = request.config.get().as_bytes();
     let actor = ask.operator.actor();
     let applied = host.config.apply(&mut host.store, bytes, request.expected_generation, &actor, Clock.now())?;

@@ -15,7 +15,7 @@ use crate::host::{Active, Host};
 const REASON_BYTES_MAX: usize = 1024;
 
 pub(crate) fn get(host: &mut Host, _ask: &Ask) -> Result<Reply> {
-    let registered = host.gates.clone();
+    let registered = host.gates();
     let view = host.read(|r, active| view(r, active, &registered, Clock.now()))?;
     Ok(Reply::json(200, &view))
 }
@@ -81,7 +81,7 @@ fn same(before: BypassView, request: &BypassRequest) -> Result<BypassView> {
 /// Has gates asked again from now on, whoever bypassed them. Nothing is done when none is bypassed.
 pub(crate) fn restore(host: &mut Host, ask: &Ask) -> Result<Reply> {
     let _: Nothing = ask.body()?;
-    let (actor, now, registered) = (ask.operator.actor(), Clock.now(), host.gates.clone());
+    let (actor, now, registered) = (ask.operator.actor(), Clock.now(), host.gates());
     let view = host.write(|tx, active| {
         let snapshot = active.snapshot(tx)?;
         bypasses::restore(tx, &actor, snapshot.config.scopes.keys(), now)?;

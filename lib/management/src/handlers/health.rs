@@ -13,15 +13,17 @@ use crate::host::Host;
 pub(crate) fn get(host: &mut Host, _ask: &Ask) -> Result<Reply> {
     let scheduler = role_is_held(&host.state, "scheduler");
     let endpointd = role_is_held(&host.state, "endpointd");
-    let (counts, active) = host.read(|r, active| {
+    let (counts, active, packages_failing) = host.read(|r, active| {
         let snapshot = match active.snapshot(r) {
             // Before its first start the scheduler has published nothing, and health says so instead of failing.
             Err(Error::Config(conduit_config::Error::NoGeneration)) => None,
             other => Some(other?),
         };
-        Ok((health::counts(r)?, snapshot))
+        let failing =
+            conduit_toolbelt::packages::all(r)?.into_iter().filter_map(|package| super::packages::failure(&package));
+        Ok((health::counts(r)?, snapshot, failing.collect::<Vec<_>>()))
     })?;
-    let whole = scheduler && endpointd && active.is_some();
+    let whole = scheduler && endpointd && active.is_some() && packages_failing.is_empty();
     Ok(Reply::json(
         200,
         &HealthView {
@@ -34,6 +36,7 @@ pub(crate) fn get(host: &mut Host, _ask: &Ask) -> Result<Reply> {
             work: counts.work,
             executions_live: counts.executions_live,
             events: counts.events,
+            packages_failing,
         },
     ))
 }

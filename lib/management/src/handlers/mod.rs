@@ -8,6 +8,7 @@ pub(crate) mod events;
 pub(crate) mod executions;
 pub(crate) mod gates;
 pub(crate) mod health;
+pub(crate) mod packages;
 pub(crate) mod scopes;
 pub(crate) mod waits;
 pub(crate) mod work;

@@ -131,11 +131,10 @@ impl Hosted {
         let request = &call.request;
         let assertions = Assertions::of(request, &call.execution_id);
         let Self { access: Access { store, look, .. }, host } = self;
-        let registry = Rc::clone(&look.registry);
         let looked = store.read(|r| {
             let Known { token, snapshot } = look.known(r, &bearer)?;
             let now = time.now();
-            let authorized = authorize(token, &assertions, &request.operation, &snapshot, &registry, now)?;
+            let authorized = authorize(token, &assertions, &request.operation, &snapshot, look.registry(), now)?;
             r.guard(authorized.fence(), authorized.demand(), now)?;
             call::check_request_id(request.request_id.as_deref())?;
             let key = RequestKey {
@@ -157,6 +156,7 @@ impl Hosted {
         if found == Found::UnderWay && under_way(&key) {
             return Ok(Admission::UnderWay(key));
         }
+        let registry = Rc::clone(self.access.look.registry());
         let known = registry.operation(&key.operation).ok_or(Error::Refused { rule: check::rule::UNDECLARED })?;
         let idempotent = known.spec.idempotent;
         if found == Found::InDoubt || (found != Found::Nothing && !idempotent) {
@@ -179,9 +179,13 @@ impl Hosted {
         })))
     }
 
-    /// What this release has.
-    pub fn registry(&self) -> Rc<Registry> {
-        Rc::clone(&self.access.look.registry)
+    /// What `snapshot`, or a later generation, can name. Error: the store's.
+    pub fn registry_of(&mut self, snapshot: &Snapshot) -> Result<Rc<Registry>> {
+        let Access { store, look, .. } = &mut self.access;
+        if !look.live.knows(snapshot) {
+            store.read(|r| look.live.active(r).map(drop))?;
+        }
+        Ok(Rc::clone(look.registry()))
     }
 
     /// Whether gates are not asked about `scope` at this moment, by an administrator's word (design §9.7).
@@ -195,7 +199,7 @@ impl Hosted {
     /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile.
     pub fn begin(&mut self, admitted: &Admitted, time: impl TimeSource) -> Result<()> {
         let Known { token, snapshot } = self.access.known(&admitted.bearer)?;
-        let registry = Rc::clone(&self.access.look.registry);
+        let registry = Rc::clone(self.access.look.registry());
         authorize(token, &admitted.assertions, &admitted.key.operation, &snapshot, &registry, time.now())?;
         let host = self.host.clone();
         self.fenced(admitted, time, |tx| intent::put(tx, &admitted.key, &admitted.request_digest, &host, tx.now()))

@@ -1,0 +1,224 @@
+//! A state directory with packages in it, and the daemon's part that runs them.
+
+use std::cell::RefCell;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use conduit_extension::package::{Bounds, Packages, Processes, install};
+use conduit_extension::{Authority, Extension, GateCall, Invocation};
+use conduit_kernel::{BaseEnvironment, Settings};
+use conduit_store::{Clock, StateDir, Store, mint};
+use conduit_toolbelt::packages;
+use serde_json::{Value, json};
+
+pub const BOUNDS: Bounds = Bounds {
+    line_bytes: 64 << 10,
+    in_flight: 8,
+    initialize: Duration::from_secs(3),
+    handler: Duration::from_secs(1),
+    gate: Duration::from_secs(1),
+    cancelled: Duration::from_millis(300),
+    idle: Duration::from_millis(1500),
+    pause: Duration::from_millis(200),
+    pause_max: Duration::from_secs(2),
+};
+
+/// A package whose first argument says what it does wrong, until the file that its second names is there.
+const ODD: &str = r#"#!/usr/bin/env python3
+import json, os, signal, sys, time
+mode = "good" if os.path.exists(sys.argv[2]) else sys.argv[1]
+said = {"protocol_version": 1, "name": "odd", "version": "1.0.0", "operations": ["odd.do"], "operation_gate": True}
+lies = {"name": {"name": "even"}, "version": {"version": "1.0.1"}, "operations": {"operations": ["odd.do", "words.count"]},
+        "gate": {"operation_gate": False}, "protocol": {"protocol_version": 7}, "shape": {"surprise": 1}}
+said.update(lies.get(mode, {}))
+def say(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+def answer(id, result):
+    say(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}) + "\n")
+if mode in ("deaf", "outlives"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    line = sys.stdin.readline()
+    if not line:
+        break
+    asked = json.loads(line)
+    method, id = asked["method"], asked.get("id")
+    if method == "initialize":
+        if mode != "mute":
+            answer(id, said)
+    elif method == "shutdown":
+        answer(id, {})
+        break
+    elif method == "$/cancel":
+        pass
+    elif method == "operation.gate":
+        answer(id, {"answer": "perhaps"} if mode == "nonsense_gate" else {"answer": "let_through"})
+    elif mode == "crash":
+        sys.exit("I crash")
+    elif mode in ("hang", "deaf"):
+        pass
+    elif mode == "flood":
+        while True:
+            say("x" * 65536)
+    elif mode == "huge":
+        answer(id, {"output": "x" * (10 << 20)})
+    elif mode == "chatter":
+        say("hello\n")
+    elif mode == "unasked":
+        answer(4711, {"output": 1})
+    elif mode == "nonsense":
+        answer(id, {"output": 1, "emission": {"type": "odd.x"}})
+    else:
+        answer(id, {"output": {"mode": mode}})
+while mode == "outlives":
+    time.sleep(1)
+"#;
+
+pub struct World {
+    base: tempfile::TempDir,
+    state: StateDir,
+    store: RefCell<Store>,
+    pub pool: Packages,
+    failed_at: RefCell<Option<Instant>>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let store = RefCell::new(Store::open(&state).unwrap());
+        let pool = pool(&state, base.path());
+        Self { base, state, store, pool, failed_at: RefCell::new(None) }
+    }
+
+    pub fn another_pool(&self) -> Packages {
+        pool(&self.state, self.base.path())
+    }
+
+    /// The example of the documentation.
+    pub fn example(&self) -> Rc<dyn Extension> {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/package-python");
+        self.install("words", &examples.canonicalize().unwrap())
+    }
+
+    /// A package that does wrong what `mode` says.
+    pub fn package(&self, mode: &str) -> Rc<dyn Extension> {
+        let dir = self.base.path().join("odd");
+        std::fs::create_dir(&dir).unwrap();
+        let manifest = json!({
+            "name": "odd", "version": "1.0.0", "summary": "Odd", "protocol_versions": [1],
+            "program": {"path": "main.py", "args": [mode, self.mended()]},
+            "provides": {
+                "operations": [{"name": "odd.do", "summary": "Do it", "input": {"type": "object"}}],
+                "operation_gate": true,
+            },
+            "needs": ["operation.gate"],
+        });
+        std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+        std::fs::write(dir.join("main.py"), ODD).unwrap();
+        std::fs::set_permissions(dir.join("main.py"), PermissionsExt::from_mode(0o755)).unwrap();
+        self.install("odd", &dir)
+    }
+
+    fn install(&self, name: &str, source: &Path) -> Rc<dyn Extension> {
+        let candidate = install::check(source, &[], &[]).unwrap();
+        candidate.copy(&self.state, source).unwrap();
+        let row = candidate.installed("operator:local", Clock.now());
+        self.store.borrow_mut().write(|tx| packages::put(tx, &row)).unwrap();
+        self.pool.get(name).unwrap()
+    }
+
+    fn mended(&self) -> PathBuf {
+        self.base.path().join("mended")
+    }
+
+    /// From here on the odd package does nothing wrong.
+    pub fn mend(&self) {
+        std::fs::write(self.mended(), "").unwrap();
+    }
+
+    /// Whether the longest pause that one failure brings is over.
+    pub fn rested(&self) -> bool {
+        let mut failed_at = self.failed_at.borrow_mut();
+        failed_at.get_or_insert_with(Instant::now).elapsed() > BOUNDS.pause * 2
+    }
+
+    /// Changes the installed bytes behind the suite's back.
+    pub fn change(&self, name: &str) {
+        let row = self.store.borrow_mut().read(|r| packages::find(r, name)).unwrap().unwrap();
+        let file = install::place(self.state.path(), name, &row.digest).join("main.py");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o700)).unwrap();
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+    }
+
+    /// Why health says that the package cannot be used.
+    pub fn failing(&self, name: &str) -> Option<String> {
+        let row = self.store.borrow_mut().read(|r| packages::find(r, name)).unwrap().unwrap();
+        row.failing.map(|(_, why)| why)
+    }
+
+    fn count(&self, sql: &str) -> i64 {
+        let counted: Result<i64, conduit_store::Error> =
+            self.store.borrow_mut().read(|r| r.one("testing", sql, [], |row| row.get(0)));
+        counted.unwrap()
+    }
+
+    /// Processes whose end is not on record, but for those of the example.
+    pub fn unended(&self) -> i64 {
+        self.count("SELECT count(*) FROM attempt WHERE finished_at_us IS NULL")
+    }
+
+    pub fn started(&self) -> i64 {
+        self.count("SELECT count(*) FROM attempt")
+    }
+
+    fn authority(&self) -> Authority {
+        let now = Clock.now();
+        Authority {
+            execution_id: mint(now),
+            work_id: mint(now),
+            scope_id: "demo".parse().unwrap(),
+            binding: "worker".into(),
+            epoch: 1,
+            generation: 1,
+        }
+    }
+
+    pub fn call(&self, operation: &str, input: Value) -> Invocation {
+        let Value::Object(input) = input else { panic!("an object") };
+        Invocation { operation: operation.into(), request_id: "r".into(), input, authority: self.authority() }
+    }
+
+    pub fn question(&self, input: Value) -> GateCall {
+        let Invocation { operation, request_id, input, authority } = self.call("other.do", input);
+        GateCall { operation, request_id, input, authority, call_digest: "0".repeat(64) }
+    }
+}
+
+fn pool(state: &StateDir, home: &Path) -> Packages {
+    let settings = Settings {
+        attempts: state.path().join("attempts"),
+        runner: env!("CARGO_BIN_EXE_open-conduit-runner").into(),
+        base: BaseEnvironment::of_home(home),
+        files: None,
+    };
+    Packages::new(Processes::open(state, settings).unwrap(), BOUNDS)
+}
+
+/// Runs a test where tasks of one thread can be spawned.
+pub fn locally(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
+
+/// Waits until `holds`.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "waited too long until {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,234 @@
+//! The channel to a package's process: questions and their answers, in any order, within bounds.
+//!
+//! Whatever goes wrong on it ends it, once, for everybody who waits; [`Connection::broken`] says so to whoever then ends
+//! the process. A question that nobody waits for any more is cancelled, and has to be answered soon all the same.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Mutex, Semaphore, oneshot, watch};
+use tokio::time::timeout;
+
+use super::Bounds;
+use super::protocol::{self, Request, method};
+use crate::Failure;
+
+type Answered = Result<Value, Failure>;
+
+/// One channel. Dropped, it is closed, which a package takes as its end.
+#[derive(Debug)]
+pub(super) struct Connection {
+    shared: Rc<Shared>,
+    reader: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    bounds: Bounds,
+    next: Cell<u64>,
+    waiting: RefCell<HashMap<u64, oneshot::Sender<Answered>>>,
+    write: Mutex<OwnedWriteHalf>,
+    slots: Semaphore,
+    broken: watch::Sender<Option<String>>,
+}
+
+impl Connection {
+    /// Listens to `stream`. Runs inside a `LocalSet`. Error: a stream that cannot be waited for.
+    pub fn new(stream: std::os::unix::net::UnixStream, bounds: Bounds) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let (read, write) = UnixStream::from_std(stream)?.into_split();
+        let shared = Rc::new(Shared {
+            bounds,
+            next: Cell::new(1),
+            waiting: RefCell::default(),
+            write: Mutex::new(write),
+            slots: Semaphore::new(bounds.in_flight),
+            broken: watch::channel(None).0,
+        });
+        let listening = Rc::clone(&shared);
+        let reader = tokio::task::spawn_local(async move {
+            let why = listening.listen(read).await;
+            listening.end(why);
+        });
+        Ok(Self { shared, reader })
+    }
+
+    /// Asks, and waits for the answer. Dropped before that, the question is cancelled.
+    ///
+    /// `Unavailable` when it was not sent; `Failed` when the channel ended under way.
+    pub async fn ask<P: Serialize>(&self, method: &str, params: P) -> Answered {
+        let shared = &self.shared;
+        let Ok(slot) = shared.slots.acquire().await else {
+            return Err(Failure::Unavailable("the package has ended".into()));
+        };
+        let id = shared.next.get();
+        shared.next.set(id + 1);
+        let line = shared.line(&Request { jsonrpc: "2.0", id: Some(id), method, params })?;
+        let (answer, answered) = oneshot::channel();
+        {
+            // Nothing is awaited between the look and the entry.
+            if let Some(why) = shared.broken.borrow().clone() {
+                return Err(Failure::Unavailable(why));
+            }
+            shared.waiting.borrow_mut().insert(id, answer);
+        }
+        let mut asked = Asked { id, shared, answered: Some(answered) };
+        shared.send(&line).await?;
+        let done = match asked.answered.as_mut() {
+            Some(answered) => answered.await.unwrap_or_else(|_| Err(shared.failure())),
+            None => Err(shared.failure()),
+        };
+        asked.answered = None;
+        drop(slot);
+        done
+    }
+
+    /// Completes when the channel has ended, with the reason.
+    pub async fn broken(&self) -> String {
+        let mut broken = self.shared.broken.subscribe();
+        let ended = broken.wait_for(Option::is_some).await.map(|why| why.clone());
+        ended.ok().flatten().unwrap_or_else(|| "it was closed".into())
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.shared.broken.borrow().is_some()
+    }
+
+    /// Whether a question waits for its answer.
+    pub fn is_busy(&self) -> bool {
+        !self.shared.waiting.borrow().is_empty()
+    }
+
+    /// Ends the channel for everybody who waits.
+    pub fn end(&self, why: &str) {
+        self.shared.end(why.to_owned());
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.reader.abort();
+        self.shared.end("it was closed".into());
+    }
+}
+
+impl Shared {
+    /// Reads lines until the channel ends; returns why.
+    async fn listen(&self, mut read: OwnedReadHalf) -> String {
+        let (mut line, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            let bytes = match read.read(&mut buffer).await {
+                Ok(0) => return "its process ended or closed its output".into(),
+                Ok(bytes) => &buffer[..bytes],
+                Err(error) => return format!("its output cannot be read: {error}"),
+            };
+            let mut parts = bytes.split(|byte| *byte == b'\n').peekable();
+            while let Some(part) = parts.next() {
+                if line.len() + part.len() > self.bounds.line_bytes {
+                    return format!("a line of its output is longer than {} bytes", self.bounds.line_bytes);
+                }
+                line.extend_from_slice(part);
+                if parts.peek().is_some() {
+                    if let Err(why) = self.take(&line) {
+                        return why;
+                    }
+                    line.clear();
+                }
+            }
+        }
+    }
+
+    fn take(&self, line: &[u8]) -> Result<(), String> {
+        let (id, answered) = protocol::answer(line, self.bounds.line_bytes)?;
+        let asked = self.waiting.borrow_mut().remove(&id);
+        let asked = asked.ok_or("a line answers a question that was not asked, or was answered before")?;
+        // Whoever asked may have gone.
+        let _ = asked.send(answered);
+        Ok(())
+    }
+
+    fn line<P: Serialize>(&self, request: &Request<'_, P>) -> Result<Vec<u8>, Failure> {
+        let unsent = |why: String| Failure::Unavailable(why);
+        let mut line = serde_json::to_vec(request).map_err(|error| unsent(format!("no line can hold it: {error}")))?;
+        if line.len() > self.bounds.line_bytes {
+            return Err(unsent(format!("the question is longer than {} bytes", self.bounds.line_bytes)));
+        }
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// Writes a whole line. Who is dropped in the middle of it has ended the channel: half a line is none.
+    async fn send(&self, line: &[u8]) -> Result<(), Failure> {
+        struct Whole<'s>(&'s Shared, bool);
+        impl Drop for Whole<'_> {
+            fn drop(&mut self) {
+                if !self.1 {
+                    self.0.end("it did not take a question in time".into());
+                }
+            }
+        }
+        let mut write = self.write.lock().await;
+        let mut whole = Whole(self, false);
+        let written = write.write_all(line).await;
+        whole.1 = true;
+        written.map_err(|_| {
+            self.end("its input is closed".into());
+            self.failure()
+        })
+    }
+
+    fn end(&self, why: String) {
+        self.broken.send_if_modified(|broken| {
+            let first = broken.is_none();
+            if first {
+                *broken = Some(why);
+            }
+            first
+        });
+        self.slots.close();
+        for (_, asked) in self.waiting.borrow_mut().drain() {
+            let _ = asked.send(Err(self.failure())); // whoever asked may have gone
+        }
+    }
+
+    fn failure(&self) -> Failure {
+        Failure::Failed(self.broken.borrow().clone().unwrap_or_else(|| "it ended".into()))
+    }
+}
+
+/// A question that is under way.
+struct Asked<'s> {
+    id: u64,
+    shared: &'s Rc<Shared>,
+    /// `None` once it is answered.
+    answered: Option<oneshot::Receiver<Answered>>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Some(answered) = self.answered.take() else { return };
+        if !self.shared.waiting.borrow().contains_key(&self.id) {
+            return;
+        }
+        let (id, shared) = (self.id, Rc::clone(self.shared));
+        tokio::task::spawn_local(async move {
+            let cancelled = async {
+                let params = json!({"id": id});
+                let line = shared.line(&Request { jsonrpc: "2.0", id: None, method: method::CANCEL, params })?;
+                shared.send(&line).await?;
+                // What it answers nobody wants to know.
+                let _ = answered.await;
+                Ok::<_, Failure>(())
+            };
+            if timeout(shared.bounds.cancelled, cancelled).await.is_err() {
+                shared.end("it answered neither a question in time nor its cancellation".into());
+            }
+        });
+    }
+}
