@@ -58,7 +58,29 @@ const RECORD: &str = "
 const PRUNE: &str = "DELETE FROM toolbelt_record WHERE id <= (SELECT max(id) FROM toolbelt_record) - :keep";
 
 impl History {
+    /// Opens the history of `state`. One that is damaged is set aside and begun anew: nothing is decided from it, and nobody's
+    /// call shall fail for it. Errors: as for the store, when that does not help.
     pub fn open(state: &StateDir) -> Result<Self> {
+        match Self::on(state) {
+            Err(error @ (Error::Unreadable { .. } | Error::Sql { .. } | Error::StateUnavailable { .. })) => {
+                let file = state.history_file();
+                tracing::error!(%error, path = %file.display(), "the history cannot be used; it is set aside, and begun anew");
+                for end in ["", "-wal", "-shm"] {
+                    let named = |suffix: &str| {
+                        let mut name = file.clone().into_os_string();
+                        name.push(suffix);
+                        name
+                    };
+                    // What is not there need not be moved; what cannot be moved shows in the next try.
+                    let _ = std::fs::rename(named(end), named(&format!(".damaged{end}")));
+                }
+                Self::on(state)
+            }
+            opened => opened,
+        }
+    }
+
+    fn on(state: &StateDir) -> Result<Self> {
         let mut conn = open::open(&state.history_file(), "NORMAL")?;
         if migrate::version(&conn, migrate::HISTORY)? < migrate::HISTORY.len() {
             // The step's own transaction excludes other writers, and nobody reads history to decide.
@@ -185,6 +207,19 @@ mod tests {
         drop(writing);
         history.flush().unwrap();
         assert_eq!(history.of_execution("exe", 10).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_damaged_history_is_set_aside_and_begun_anew() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let aside = base.path().join("s/history.db.damaged");
+        std::fs::write(state.history_file(), vec![b'x'; 8192]).unwrap();
+        std::fs::set_permissions(state.history_file(), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let mut history = History::open(&state).unwrap();
+        history.note(record("emit", true)).unwrap();
+        history.flush().unwrap();
+        assert_eq!(std::fs::read(&aside).unwrap(), vec![b'x'; 8192]);
     }
 
     #[test]

@@ -23,7 +23,7 @@
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -45,7 +45,24 @@ pub(crate) struct Journal {
     log: File,
     /// Where the log has its name, until that is known to be on the disk.
     folder: RefCell<Option<File>>,
+    /// The store's files, as they were when they were opened.
+    files: [Opened; 3],
     page: Arc<Page>,
+}
+
+/// A file by its name and by what it is.
+#[derive(Debug, PartialEq, Eq)]
+struct Opened {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Opened {
+    fn look(path: PathBuf) -> Result<Self> {
+        let meta = std::fs::symlink_metadata(&path).map_err(doing_at(&path, "looking at it"))?;
+        Ok(Self { device: meta.dev(), inode: meta.ino(), path })
+    }
 }
 
 /// A place in the order of commits.
@@ -61,9 +78,15 @@ impl Journal {
         let log = File::open(&path).map_err(doing_at(&path, "opening the log"))?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         let folder = File::open(folder).map_err(doing_at(folder, "opening it"))?;
+        let files = ["", "-wal", "-shm"].map(|end| {
+            let mut name = state.store_file().into_os_string();
+            name.push(end);
+            Opened::look(name.into())
+        });
+        let [store, wal, shm] = files;
         let page = state.sync_file();
         let page = Arc::new(share(&page).map_err(doing_at(&page, "opening it"))?);
-        Ok(Self { path, log, folder: RefCell::new(Some(folder)), page })
+        Ok(Self { path, log, folder: RefCell::new(Some(folder)), files: [store?, wal?, shm?], page })
     }
 
     pub fn page(&self) -> &Arc<Page> {
@@ -98,6 +121,19 @@ impl Journal {
         }
         let why = "the disk failed to keep what was written; stop every process of the suite, then start it again";
         Err(self.unavailable(io::Error::other(why)))
+    }
+
+    /// Refuses to commit to files that are the store's no more: `state_unavailable`. Somebody removed or replaced one under
+    /// running processes, and what is acknowledged now nobody would ever find.
+    pub fn present(&self) -> Result<()> {
+        for opened in &self.files {
+            if Opened::look(opened.path.clone()).ok().as_ref() != Some(opened) {
+                let why = "it was removed or replaced under running processes; stop every process of the suite, put it back, then start";
+                let (path, source) = (opened.path.clone(), io::Error::other(why));
+                return Err(Error::StateUnavailable { path, doing: "finding the store's file", source });
+            }
+        }
+        Ok(())
     }
 
     /// Returns when everything up to `ticket` is on the disk. Error: `state_unavailable`, after which nobody goes on.

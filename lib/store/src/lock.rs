@@ -1,4 +1,5 @@
-//! Locks on the state directory: every process shares it, maintenance takes it alone, and each role exists once.
+//! Locks on the state directory: every process shares it, maintenance takes it alone, those that have the store open share that,
+//! and each role exists once.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,6 +32,27 @@ impl StateLock {
     pub fn exclusive(state: &StateDir) -> Result<Self> {
         let file = open(&state.path().join("locks/state"))?;
         Ok(Self { _held: wait(file, FlockArg::LockExclusiveNonblock, "the state directory")? })
+    }
+}
+
+/// The store, locked for use (shared) or for a migration or a recovery (exclusive). Apart from the state lock, as the spawner
+/// lives in the directory for long and never opens the store. Held as long as the value lives.
+#[derive(Debug)]
+pub(crate) struct StoreLock {
+    _held: Flock<File>,
+}
+
+impl StoreLock {
+    /// Error: `state_locked` while another process migrates or recovers the store.
+    pub fn shared(state: &StateDir) -> Result<Self> {
+        let file = open(&state.path().join("locks/store"))?;
+        Ok(Self { _held: wait(file, FlockArg::LockSharedNonblock, "the store")? })
+    }
+
+    /// Error: `state_locked` while any process has the store open.
+    pub fn exclusive(state: &StateDir) -> Result<Self> {
+        let file = open(&state.path().join("locks/store"))?;
+        Ok(Self { _held: wait(file, FlockArg::LockExclusiveNonblock, "the store")? })
     }
 }
 

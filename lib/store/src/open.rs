@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::checkpoint::PAGES;
 use crate::error::{Error, Result, doing, doing_at};
+use crate::state::check_private_file;
 
 /// How many times a busy writer is asked again before `store_busy`; with the pauses below about ten seconds.
 const BUSY_TRIES_MAX: i32 = 5_100;
@@ -35,7 +36,7 @@ pub(crate) fn open(path: &Path, synchronous: &str) -> Result<Connection> {
     // another process could take itself for the last one and remove the log.
     match std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
         Ok(created) => drop(created),
-        Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => check_private_file(path)?,
         Err(source) => return Err(doing_at(path, "making the store")(source)),
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;

@@ -64,14 +64,30 @@ pub fn check_private(path: &Path) -> Result<()> {
         .map_or(Ok(()), |why| Err(Error::StateUnsafe { path: path.to_owned(), why }))
 }
 
+/// Refuses a file that is not ours alone: `state_unsafe`.
+pub(crate) fn check_private_file(path: &Path) -> Result<()> {
+    let meta = std::fs::symlink_metadata(path).map_err(doing_at(path, "looking at it"))?;
+    let why = if meta.is_file() {
+        shared_fault(&meta, nix::unistd::geteuid().as_raw())
+    } else {
+        Some("is not a file (a symbolic link is not followed)")
+    };
+    why.map_or(Ok(()), |why| Err(Error::StateUnsafe { path: path.to_owned(), why }))
+}
+
 /// What is wrong with the privacy of a directory, if anything.
 fn privacy_fault(meta: &Metadata, uid: u32) -> Option<&'static str> {
     if !meta.is_dir() {
-        Some("is not a directory (a symbolic link is not followed)")
-    } else if meta.uid() != uid {
+        return Some("is not a directory (a symbolic link is not followed)");
+    }
+    shared_fault(meta, uid)
+}
+
+fn shared_fault(meta: &Metadata, uid: u32) -> Option<&'static str> {
+    if meta.uid() != uid {
         Some("belongs to another user; run as its owner, or choose another directory")
     } else if meta.mode() & 0o077 != 0 {
-        Some("is open to group or world; make it owner-only (chmod 700)")
+        Some("is open to group or world; make it owner-only (chmod go-rwx)")
     } else {
         None
     }

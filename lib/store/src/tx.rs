@@ -12,7 +12,7 @@ use crate::error::{Error, Result, doing};
 use crate::failpoint;
 use crate::journal::{Journal, Ticket};
 use crate::lease::{self, Demand, Fence};
-use crate::lock::StateLock;
+use crate::lock::{StateLock, StoreLock};
 use crate::state::StateDir;
 use crate::turn::Turn;
 use crate::{migrate, open};
@@ -24,29 +24,32 @@ pub struct Store {
     journal: Journal,
     turn: Turn,
     length: Length,
+    _open: StoreLock,
     _lock: StateLock,
 }
 
 impl Store {
-    /// Opens the store of `state`: makes it where there is none, and migrates an older one under the exclusive state lock.
-    /// Under that lock, too, a store whose disk had failed is read again from what the disk has kept.
+    /// Opens the store of `state`: makes it where there is none, and migrates an older one when no other process has it open.
+    /// Then, too, a store whose disk had failed is read again from what the disk has kept.
     ///
     /// Errors: `store_newer`, `store_unreadable`, `state_locked`, `state_unavailable`, `storage_full`; `internal`
     /// on a machine that does not name its boots.
     pub fn open(state: &StateDir) -> Result<Self> {
         clock::boot_is_named()?;
         let lock = StateLock::shared(state)?;
+        let open = StoreLock::shared(state)?;
         let mut conn = connect(state)?;
         // Nobody can depend on a schema that is not there yet, so an empty store needs no exclusion.
         if migrate::version(&conn, migrate::STORE)? == 0 {
             migrate::create(&mut conn, migrate::STORE)?;
         }
-        let store = Self::on(state, conn, lock)?;
+        let store = Self::on(state, conn, (open, lock))?;
         if migrate::version(&store.conn, migrate::STORE)? == migrate::STORE.len() && store.journal.check().is_ok() {
             return Ok(store);
         }
         drop(store);
-        let alone = StateLock::exclusive(state)?;
+        let lock = StateLock::shared(state)?;
+        let alone = StoreLock::exclusive(state)?;
         let mut conn = connect(state)?;
         // Nobody else is there, so with its first look SQLite goes through the log by its checksums.
         let version = migrate::version(&conn, migrate::STORE)?;
@@ -58,20 +61,20 @@ impl Store {
             migrate::migrate(&mut conn, migrate::STORE)?;
         }
         drop((journal, conn, alone));
-        let lock = StateLock::shared(state)?;
+        let open = StoreLock::shared(state)?;
         let conn = connect(state)?;
         migrate::version(&conn, migrate::STORE)?;
-        Self::on(state, conn, lock)
+        Self::on(state, conn, (open, lock))
     }
 
     /// A store on `conn`, which has been read from.
-    fn on(state: &StateDir, mut conn: Connection, lock: StateLock) -> Result<Self> {
+    fn on(state: &StateDir, mut conn: Connection, (open, lock): (StoreLock, StateLock)) -> Result<Self> {
         let journal = Journal::open(state, &conn)?;
         let turn = Turn::new(journal.page().clone());
         conn.busy_handler(Some(turn.handler())).map_err(doing("setting up the store"))?;
         conn.pragma_update(None, "synchronous", "NORMAL").map_err(doing("setting up the store"))?;
         let length = Length::follow(&mut conn)?;
-        Ok(Self { conn, journal, turn, length, _lock: lock })
+        Ok(Self { conn, journal, turn, length, _open: open, _lock: lock })
     }
 
     /// Runs `look` on one consistent view; nothing can be changed. What it saw is on the disk when this returns.
@@ -105,6 +108,7 @@ impl Store {
                 return Err(error);
             }
         };
+        self.journal.present()?;
         failpoint!("store.before_commit");
         let ticket = self.journal.ticket();
         let committed = tx.commit();
@@ -462,6 +466,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let state = StateDir::open(&base.path().join("s")).unwrap();
         std::fs::write(state.store_file(), vec![b'x'; 8192]).unwrap();
+        owner_only(&state.store_file());
         assert_eq!(Store::open(&state).unwrap_err().code().as_str(), "store_unreadable");
     }
 
@@ -476,6 +481,62 @@ mod tests {
             Store::open(&state).unwrap();
             Store::open(&state).unwrap();
         }
+    }
+
+    fn owner_only(path: &std::path::Path) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    /// The spawner holds the state lock for as long as it lives, and runs before the daemons that open the store.
+    #[test]
+    fn a_store_is_migrated_and_recovered_beside_a_process_that_only_uses_the_directory() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let _spawner = StateLock::shared(&state).unwrap();
+        let mut conn = open::open(&state.store_file(), "FULL").unwrap();
+        migrate::migrate(&mut conn, &migrate::STORE[..1]).unwrap();
+        drop(conn);
+        drop(Store::open(&state).unwrap());
+        let failed = Store::open(&state).unwrap();
+        failed.journal.fail();
+        drop(failed);
+        let mut recovered = Store::open(&state).unwrap();
+        assert!(recovered.write(|_| Ok::<_, Error>(())).is_ok());
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_into_files_that_were_taken_away() {
+        for end in ["", "-wal", "-shm"] {
+            let base = tempfile::tempdir().unwrap();
+            let mut store = store(&base);
+            const PUT: &str = "INSERT INTO generation (number, config_hash, snapshot, published_at_us, published_by) VALUES (:n, 'h', '{}', 0, 'test')";
+            let mut put = |n: i64| store.write(|tx| tx.execute("testing", PUT, named_params! { ":n": n }).map(drop));
+            put(1).unwrap();
+            let file = base.path().join(format!("s/store.db{end}"));
+            std::fs::rename(&file, base.path().join("away")).unwrap();
+            assert_eq!(put(2).unwrap_err().code().as_str(), "state_unavailable", "{end}");
+            std::fs::write(&file, "x").unwrap();
+            assert_eq!(put(2).unwrap_err().code().as_str(), "state_unavailable", "another {end}");
+            std::fs::rename(base.path().join("away"), &file).unwrap();
+            put(2).unwrap();
+        }
+    }
+
+    /// M01
+    #[test]
+    fn a_store_that_others_may_open_and_one_that_is_a_link_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        drop(store(&base));
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        std::fs::set_permissions(state.store_file(), std::fs::Permissions::from_mode(0o660)).unwrap();
+        assert_eq!(Store::open(&state).unwrap_err().code().as_str(), "state_unsafe");
+        owner_only(&state.store_file());
+        drop(Store::open(&state).unwrap());
+        std::fs::rename(state.store_file(), base.path().join("real")).unwrap();
+        std::os::unix::fs::symlink(base.path().join("real"), state.store_file()).unwrap();
+        assert_eq!(Store::open(&state).unwrap_err().code().as_str(), "state_unsafe");
     }
 
     #[test]
