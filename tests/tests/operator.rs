@@ -150,3 +150,49 @@ fn an_operator_resolves_a_request_that_is_in_doubt() {
     assert_eq!(recorded, r#"{"n":1}"#);
     held.release(1);
 }
+
+/// T05, T06: the caller is told nothing, and the operator the whole decision; beforehand the same rules are asked.
+#[test]
+fn an_operator_sees_why_a_call_ended_as_it_did_and_whether_one_would_be_allowed() {
+    let suite = Suite::start(|home| config::one_scope(json!({"hold": config::hold(home)}), json!([])));
+    let held = suite.hold("hold");
+    let client = held.client();
+    conduit_tests::execution::call_as(&client, "emit", json!({"type": "test.allowed"}), "allowed").unwrap();
+    conduit_tests::execution::call_as(&client, "nothing.here", json!({}), "refused").unwrap_err();
+    // Records are written when the endpoint is quiet.
+    let explained = |id: &str| {
+        conduit_tests::until("the call is on record", || {
+            conduit(&suite, &["explain", id]).status.success().then_some(())
+        });
+        document(&suite, &["explain", id])["calls"][0].clone()
+    };
+    let outcomes = |view: &Value| -> Vec<String> {
+        let checks = view["checks"].as_array().unwrap().iter();
+        checks.map(|check| check["outcome"].as_str().unwrap().to_owned()).collect()
+    };
+    let allowed = explained("allowed");
+    assert_eq!(allowed["result"], "ok");
+    assert!(outcomes(&allowed).iter().all(|outcome| outcome == "passed"), "{allowed}");
+    let refused_call = explained("refused");
+    assert_eq!(refused_call["rule"], "the operation is not declared");
+    assert_eq!(outcomes(&refused_call)[6..9], ["passed", "refused", "not_asked"]);
+
+    let execution = refused_call["execution_id"].as_str().unwrap();
+    let can = |operation: &str| document(&suite, &["can-i", operation, "--execution", execution]);
+    assert_eq!(can("emit")["allowed"], true);
+    assert_eq!(can("emit")["checks"], allowed["checks"], "the same rules, asked beforehand");
+    assert_eq!(can("nothing.here")["checks"], refused_call["checks"]);
+    let of_binding = document(&suite, &["can-i", "nothing.here", "--binding", "test/hold"]);
+    assert_eq!((&of_binding["allowed"], of_binding["checks"][0]["outcome"].as_str()), (&json!(false), Some("refused")));
+    assert_eq!(document(&suite, &["can-i", "emit", "--binding", "test/hold"])["allowed"], true);
+    assert!(answered(&suite, &["explain", "refused"]).contains("3  refused    the operation is not declared"));
+
+    held.call("declare_outcome", json!({"status": "succeeded"})).unwrap();
+    let after = can("emit");
+    assert_eq!(after["checks"].as_array().unwrap().last().unwrap()["outcome"], "refused");
+    let (_, error) = refused(&suite, &["explain", "nobody-asked-this"]);
+    assert!(error.contains("there is no such call on record"), "{error}");
+    let (status, _) = refused(&suite, &["can-i", "emit"]);
+    assert_eq!(status, 2);
+    held.release(1);
+}

@@ -499,6 +499,91 @@ impl DoubtOutcome {
     }
 }
 
+/// One rule of a decision, in its place in the order (T05).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckView {
+    /// 1: the token. 2: what the call asserts. 3: the operation. 4: the configuration. 5: the lease. 6: a gate.
+    pub check: u8,
+    /// What refuses the call.
+    pub refuses_when: String,
+    pub outcome: CheckOutcome,
+}
+
+/// What became of one rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckOutcome {
+    Passed,
+    Refused,
+    /// A gate had the caller wait.
+    Parked,
+    /// An administrator had gates bypassed.
+    Bypassed,
+    NotAsked,
+}
+
+impl CheckOutcome {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Refused => "refused",
+            Self::Parked => "parked",
+            Self::Bypassed => "bypassed",
+            Self::NotAsked => "not asked",
+        }
+    }
+}
+
+/// `GET /v1/explain/{id}`: what is on record of the calls under one request ID, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainView {
+    pub request_id: String,
+    pub calls: Vec<DecisionView>,
+}
+
+/// One call as it was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecisionView {
+    pub at: UnixMicros,
+    pub operation: String,
+    /// `ok`, or the code of the refusal.
+    pub result: String,
+    /// Which rule refused.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rule: Option<String>,
+    /// `config_drift` where the caller's pinned playbook relies on the operation (S07).
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub refusal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub execution_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub work_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scope_id: Option<String>,
+    /// That the caller's token is pinned to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub generation: Option<i64>,
+    /// Empty when the call ended before it was decided, by a fault or by the kind of its credential.
+    pub checks: Vec<CheckView>,
+}
+
+/// `GET /v1/executions/{id}/can-i/{id}` and `GET /v1/scopes/{id}/bindings/{id}/can-i/{id}`: the decision, asked beforehand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CanIView {
+    /// Whether every rule passes; gates are asked only when the call is made.
+    pub allowed: bool,
+    pub operation: String,
+    pub scope_id: ScopeId,
+    pub binding: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub execution_id: Option<ExecutionId>,
+    /// That is active now.
+    pub generation: i64,
+    pub checks: Vec<CheckView>,
+}
+
 /// How often, and for whom, an approval lets the very call through that it was given for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

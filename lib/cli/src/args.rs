@@ -7,7 +7,7 @@ use conduit_suite::demo::DemoArgs;
 use conduit_suite::up::UpArgs;
 
 use crate::commands::{
-    approvals, artifacts, config, doubts, emit, events, executions, gates, package, scopes, waits, work,
+    approvals, artifacts, config, doubts, emit, events, executions, explain, gates, package, scopes, waits, work,
 };
 use crate::exit::Exit;
 
@@ -62,6 +62,8 @@ pub enum Command {
     Deny(approvals::DenyArgs),
     Gates(gates::GatesArgs),
     Doubts(doubts::DoubtsArgs),
+    Explain(explain::ExplainArgs),
+    CanI(explain::CanIArgs),
     Config(config::ConfigArgs),
     Package(package::PackageArgs),
 }

@@ -74,6 +74,8 @@ fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
         Command::Approve(args) => commands::approvals::approve(args, &connection.client()?, &mut out)?,
         Command::Deny(args) => commands::approvals::deny(args, &connection.client()?, &mut out)?,
         Command::Doubts(args) => commands::doubts::run(args, &connection.client()?, &mut out)?,
+        Command::Explain(args) => commands::explain::explain(args, &connection.client()?, &mut out)?,
+        Command::CanI(args) => commands::explain::can_i(args, &connection.client()?, &mut out)?,
         Command::Gates(args) => commands::gates::run(args, &connection, &mut out)?,
         Command::Config(args) => commands::config::run(args, &connection, &mut out)?,
         Command::Package(args) => commands::package::run(args, &connection.client()?, &mut out)?,

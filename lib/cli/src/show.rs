@@ -3,8 +3,8 @@
 use conduit_api::UnixMicros;
 use conduit_api::toolbelt::WaitMode;
 use conduit_api::views::{
-    ApprovalView, ArtifactView, BypassView, ConfigView, DoubtView, EventView, ExecutionView, GatesView, HealthView,
-    PackageFailure, PackageView, PredicateView, ScopeView, WaitView, WorkView,
+    ApprovalView, ArtifactView, BypassView, CanIView, CheckView, ConfigView, DoubtView, EventView, ExecutionView,
+    ExplainView, GatesView, HealthView, PackageFailure, PackageView, PredicateView, ScopeView, WaitView, WorkView,
 };
 use serde_json::{Map, Value};
 
@@ -443,6 +443,54 @@ impl Listed for ApprovalView {
 /// What is asked for: an operation, or the start of the Work.
 fn asks_for(approval: &ApprovalView) -> String {
     approval.operation.as_deref().map_or_else(|| "the start of the Work".to_owned(), clean)
+}
+
+/// One line for each rule, in the order in which they are asked.
+fn checks(checks: &[CheckView]) -> String {
+    let line =
+        |check: &CheckView| format!("{}  {:<9}  {}", check.check, check.outcome.as_str(), clean(&check.refuses_when));
+    if checks.is_empty() {
+        return "none: the call ended before it was decided".to_owned();
+    }
+    let lines = checks.iter().map(line).collect::<Vec<_>>().join("\n");
+    format!("#  outcome    refuses when\n{lines}")
+}
+
+impl Single for CanIView {
+    fn fields(&self, _now: UnixMicros) -> Vec<(&'static str, String)> {
+        present(vec![
+            ("allowed", if self.allowed { "yes" } else { "no" }.to_owned()),
+            ("operation", clean(&self.operation)),
+            ("scope", self.scope_id.to_string()),
+            ("binding", clean(&self.binding)),
+            ("execution", or_none(self.execution_id.as_ref())),
+            ("generation", self.generation.to_string()),
+            ("checks", checks(&self.checks)),
+        ])
+    }
+}
+
+impl Single for ExplainView {
+    fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
+        let mut fields = vec![("request", clean(&self.request_id))];
+        for call in &self.calls {
+            let generation = call.generation.map_or_else(|| NONE.to_owned(), |generation| generation.to_string());
+            fields.extend(present(vec![
+                ("call", with_age(call.at, now)),
+                ("operation", clean(&call.operation)),
+                ("result", clean(&call.result)),
+                ("refused as", or_none(call.rule.as_ref())),
+                ("because of", or_none(call.refusal.as_ref())),
+                ("gate", or_none(call.gate.as_ref())),
+                ("scope", or_none(call.scope_id.as_ref())),
+                ("work", or_none(call.work_id.as_ref())),
+                ("execution", or_none(call.execution_id.as_ref())),
+                ("generation", generation),
+                ("checks", checks(&call.checks)),
+            ]));
+        }
+        fields
+    }
 }
 
 impl Listed for DoubtView {

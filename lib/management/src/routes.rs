@@ -6,7 +6,7 @@ use crate::ask::Ask;
 use crate::error::Result;
 use crate::handlers::artifacts::Recorded;
 use crate::handlers::{
-    approvals, artifacts, config, doubts, events, executions, gates, health, packages, scopes, waits, work,
+    approvals, artifacts, config, doubts, events, executions, explain, gates, health, packages, scopes, waits, work,
 };
 use crate::host::Host;
 
@@ -139,6 +139,9 @@ pub static ROUTES: &[Route] = &[
     route(POST, "/v1/gates/restore",          Admin,   Body,     Free,   "GatesView",      gates::restore),
     route(GET,  "/v1/doubts",                 View,    NONE,     Free,   "Page<DoubtView>", doubts::list),
     route(POST, "/v1/doubts/resolve",         Operate, Body,     State,  "DoubtView",      doubts::resolve),
+    route(GET,  "/v1/explain/{id}",           View,    Nothing,  Free,   "ExplainView",    explain::call),
+    route(GET,  "/v1/executions/{id}/can-i/{id}", View, Nothing, Free,   "CanIView",       explain::can_execution),
+    route(GET,  "/v1/scopes/{id}/bindings/{id}/can-i/{id}", View, Nothing, Free, "CanIView", explain::can_binding),
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
     route(POST, "/v1/config/validate",        View,    Body,     Free,   "ConfigReply",    config::validate),
     route(POST, "/v1/config/apply",           Admin,   Body,     Free,   "ConfigReply",    config::apply),

@@ -45,6 +45,22 @@ pub struct ToolbeltRecord {
     pub generation: Option<i64>,
 }
 
+/// A record as it is read back; see [`ToolbeltRecord`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub at: UnixMicros,
+    pub called: bool,
+    pub execution_id: Option<String>,
+    pub work_id: Option<String>,
+    pub scope_id: Option<String>,
+    pub operation: String,
+    pub result: String,
+    pub rule: Option<String>,
+    pub refusal: Option<String>,
+    pub gate: Option<String>,
+    pub generation: Option<i64>,
+}
+
 /// The history of one process, and what it has not written yet.
 #[derive(Debug)]
 pub struct History {
@@ -150,7 +166,32 @@ impl History {
         tx.commit().map_err(doing("writing history"))
     }
 
-    /// The newest records of one execution, newest first; for `explain` and for tests.
+    /// The newest records of one request ID, newest first: any execution may have chosen it.
+    pub fn of_request(&self, request_id: &str, records_max: usize) -> Result<Vec<Remembered>> {
+        const SELECT: &str = "SELECT * FROM toolbelt_record WHERE request_id = :request ORDER BY id DESC LIMIT :limit";
+        let mut statement = self.conn.prepare_cached(SELECT).map_err(doing("reading history"))?;
+        let limit = i64::try_from(records_max).unwrap_or(i64::MAX);
+        let rows = statement
+            .query_map(named_params! { ":request": request_id, ":limit": limit }, |row| {
+                Ok(Remembered {
+                    at: UnixMicros(row.get("at_us")?),
+                    called: row.get::<_, String>("kind")? == "toolbelt.called",
+                    execution_id: row.get("execution_id")?,
+                    work_id: row.get("work_id")?,
+                    scope_id: row.get("scope_id")?,
+                    operation: row.get("operation")?,
+                    result: row.get("result")?,
+                    rule: row.get("rule")?,
+                    refusal: row.get("refusal")?,
+                    gate: row.get("gate")?,
+                    generation: row.get("generation")?,
+                })
+            })
+            .map_err(doing("reading history"))?;
+        rows.collect::<rusqlite::Result<_>>().map_err(doing("reading history"))
+    }
+
+    /// The newest records of one execution, newest first; for tests.
     pub fn of_execution(&self, execution: &str, records_max: usize) -> Result<Vec<(String, String, String)>> {
         const SELECT: &str = "
             SELECT kind, operation, result FROM toolbelt_record WHERE execution_id = :execution ORDER BY id DESC LIMIT :limit";

@@ -44,32 +44,48 @@ const HELD: &str = "
       FROM execution e JOIN work w ON w.id = e.work_id
      WHERE e.id = :execution";
 
+/// The rules, in the order in which they are asked: check 5 of T05. The names are for records (T06).
+pub mod rule {
+    pub const NO_EXECUTION: &str = "there is no such execution";
+    pub const EPOCH: &str = "the epoch was superseded";
+    pub const OWNER: &str = "another owner holds the lease";
+    pub const NOT_RUNNING: &str = "the execution is not running";
+    pub const EXPIRED: &str = "the lease has expired";
+    pub const WORK_NOT_RUNNING: &str = "the Work is not running";
+    pub const SCOPE: &str = "the Work is in another scope";
+    pub const DECLARED: &str = "the segment has declared";
+
+    /// Those that a token's authority is held against.
+    pub const OF_AUTHORITY: [&str; 8] =
+        [NO_EXECUTION, EPOCH, OWNER, NOT_RUNNING, EXPIRED, WORK_NOT_RUNNING, SCOPE, DECLARED];
+}
+
 /// Decides from the rows alone. Errors: `authority_released`, `forbidden` (T06).
 pub fn decide(fence: &Fence, demand: &Demand, held: &Held, now: Now) -> Result<()> {
     let lost = |why| Err(Error::LeaseLost { why });
     if held.epoch != fence.epoch {
-        return lost("the epoch was superseded");
+        return lost(rule::EPOCH);
     }
     if held.owner.as_deref() != Some(fence.owner.as_str()) {
-        return lost("another owner holds the lease");
+        return lost(rule::OWNER);
     }
     match demand {
         Demand::Ownership if matches!(held.state.as_str(), "claimed" | "running" | "orphaned") => Ok(()),
         Demand::Ownership => lost("the segment has ended"),
         Demand::Authority { scope } => {
             if held.state != "running" {
-                return lost("the execution is not running");
+                return lost(rule::NOT_RUNNING);
             }
             if held.lease_boot_id.as_deref() != Some(now.boot_id)
                 || held.lease_boot_us.is_none_or(|end| now.boot_us >= end)
             {
-                return lost("the lease has expired");
+                return lost(rule::EXPIRED);
             }
             if held.work_state != "running" {
-                return lost("the Work is not running");
+                return lost(rule::WORK_NOT_RUNNING);
             }
             if held.scope != scope.as_str() {
-                return lost("the Work is in another scope");
+                return lost(rule::SCOPE);
             }
             if held.declared {
                 return Err(Error::AuthorityReleased);
@@ -94,7 +110,7 @@ pub(crate) fn guard(tx: &Read<'_>, fence: &Fence, demand: &Demand, now: Now) -> 
                 declared: row.get("declared")?,
             })
         })?;
-    held.map_or(Err(Error::LeaseLost { why: "there is no such execution" }), |held| decide(fence, demand, &held, now))
+    held.map_or(Err(Error::LeaseLost { why: rule::NO_EXECUTION }), |held| decide(fence, demand, &held, now))
 }
 
 #[cfg(test)]

@@ -99,6 +99,61 @@ pub mod rule {
     pub const OF_GRANTS: [&str; 3] = [UNDECLARED, NOT_GRANTED, CEILING];
 }
 
+/// What checks 1 to 4 look at.
+#[derive(Clone, Copy)]
+pub struct Facts<'f> {
+    pub token: Option<&'f TokenRecord>,
+    pub assertions: &'f Assertions,
+    pub operation: &'f str,
+    /// Whether the toolbelt of the active generation has the operation.
+    pub declared: bool,
+    /// Whether the configuration allows an operation in a scope now.
+    pub ceiling: &'f dyn Fn(&ScopeId, &str) -> bool,
+    pub now: Now,
+}
+
+/// One rule: what it says when it fails, its check of T05, and whether the facts break it. A rule is asked only when those
+/// before it held; only the first can be without a token, and so the others let one that is not there pass.
+#[derive(Clone, Copy)]
+pub struct Rule {
+    pub check: u8,
+    pub name: &'static str,
+    breaks: fn(&Facts<'_>, &TokenRecord) -> bool,
+}
+
+impl Rule {
+    /// Whether the facts keep the rule.
+    pub fn holds(&self, facts: &Facts<'_>) -> bool {
+        match facts.token {
+            Some(token) => !(self.breaks)(facts, token),
+            None => self.name != rule::UNKNOWN_TOKEN,
+        }
+    }
+}
+
+const fn one(check: u8, name: &'static str, breaks: fn(&Facts<'_>, &TokenRecord) -> bool) -> Rule {
+    Rule { check, name, breaks }
+}
+
+fn differs<T: PartialEq>(asserted: Option<&T>, own: &T) -> bool {
+    asserted.is_some_and(|asserted| asserted != own)
+}
+
+/// Checks 1 to 4 of T05, rule by rule. [`decide`] asks them in this order, and so does whoever explains a decision.
+#[rustfmt::skip]
+pub static RULES: &[Rule] = &[
+    one(1, rule::UNKNOWN_TOKEN, |_, _| false),
+    one(1, rule::REVOKED,       |_, token| token.revoked),
+    one(1, rule::EXPIRED,       |facts, token| token.expired(facts.now)),
+    one(2, rule::SOCKET,        |facts, token| differs(facts.assertions.socket.as_ref(), &token.execution)),
+    one(2, rule::SCOPE,         |facts, token| differs(facts.assertions.scope.as_ref(), &token.scope)),
+    one(2, rule::WORK,          |facts, token| differs(facts.assertions.work.as_ref(), &token.work)),
+    one(2, rule::EXECUTION,     |facts, token| differs(facts.assertions.execution.as_ref(), &token.execution)),
+    one(3, rule::UNDECLARED,    |facts, _| !facts.declared),
+    one(3, rule::NOT_GRANTED,   |facts, token| !token.grants.operations.iter().any(|granted| granted == facts.operation)),
+    one(4, rule::CEILING,       |facts, token| !(facts.ceiling)(&token.scope, facts.operation)),
+];
+
 /// Decides checks 1 to 4 of T05. `declared`: whether the toolbelt of the active generation has the operation. `Err` names
 /// the first rule that failed.
 pub fn decide(
@@ -106,50 +161,28 @@ pub fn decide(
     assertions: &Assertions,
     operation: &str,
     declared: bool,
-    ceiling: impl FnOnce(&ScopeId, &str) -> bool,
+    ceiling: impl Fn(&ScopeId, &str) -> bool,
     now: Now,
 ) -> std::result::Result<(), &'static str> {
-    let token = live(token, now)?;
-    narrowed(token, assertions)?;
-    if !declared {
-        return Err(rule::UNDECLARED);
-    }
-    if !token.grants.operations.iter().any(|granted| granted == operation) {
-        return Err(rule::NOT_GRANTED);
-    }
-    if !ceiling(&token.scope, operation) {
-        return Err(rule::CEILING);
-    }
-    Ok(())
+    first_broken(RULES.iter(), &Facts { token, assertions, operation, declared, ceiling: &ceiling, now })
+}
+
+fn first_broken<'r>(
+    mut rules: impl Iterator<Item = &'r Rule>,
+    facts: &Facts<'_>,
+) -> std::result::Result<(), &'static str> {
+    rules.find(|rule| !rule.holds(facts)).map_or(Ok(()), |broken| Err(broken.name))
 }
 
 /// Check 1: the token exists, is not revoked, and has not expired.
-pub(crate) fn live(token: Option<&TokenRecord>, now: Now) -> std::result::Result<&TokenRecord, &'static str> {
-    let token = token.ok_or(rule::UNKNOWN_TOKEN)?;
-    if token.revoked {
-        return Err(rule::REVOKED);
-    }
-    if token.expired(now) {
-        return Err(rule::EXPIRED);
-    }
-    Ok(token)
+pub(crate) fn live(token: Option<&TokenRecord>, now: Now) -> std::result::Result<(), &'static str> {
+    of_token(token, &Assertions::default(), now)
 }
 
-/// Check 2: every assertion names what the token names.
-pub(crate) fn narrowed(token: &TokenRecord, assertions: &Assertions) -> std::result::Result<(), &'static str> {
-    if assertions.socket.as_ref().is_some_and(|socket| *socket != token.execution) {
-        return Err(rule::SOCKET);
-    }
-    if assertions.scope.as_ref().is_some_and(|scope| *scope != token.scope) {
-        return Err(rule::SCOPE);
-    }
-    if assertions.work.as_ref().is_some_and(|work| *work != token.work) {
-        return Err(rule::WORK);
-    }
-    if assertions.execution.as_ref().is_some_and(|execution| *execution != token.execution) {
-        return Err(rule::EXECUTION);
-    }
-    Ok(())
+/// Checks 1 and 2: the token is live, and every assertion names what it names.
+fn of_token(token: Option<&TokenRecord>, assertions: &Assertions, now: Now) -> std::result::Result<(), &'static str> {
+    let facts = Facts { token, assertions, operation: "", declared: false, ceiling: &|_, _| false, now };
+    first_broken(RULES.iter().take_while(|rule| rule.check <= 2), &facts)
 }
 
 /// Takes a call of `O` through checks 1 to 4. Error: `forbidden`, with the rule for the record.
@@ -199,7 +232,7 @@ pub(crate) fn authorize_look(
     assertions: &Assertions,
     now: Now,
 ) -> Result<Authorized<Look>> {
-    live(token.as_ref(), now).and_then(|token| narrowed(token, assertions)).map_err(|rule| Error::Refused { rule })?;
+    of_token(token.as_ref(), assertions, now).map_err(|rule| Error::Refused { rule })?;
     token.map(prove).ok_or(Error::Refused { rule: rule::UNKNOWN_TOKEN })
 }
 

@@ -40,7 +40,7 @@ impl Error {
         match self {
             Self::Refused { rule } => Some(rule),
             Self::Store(conduit_store::Error::LeaseLost { why }) => Some(why),
-            Self::Store(conduit_store::Error::AuthorityReleased) => Some("the segment has declared"),
+            Self::Store(conduit_store::Error::AuthorityReleased) => Some(conduit_store::lease::rule::DECLARED),
             _ => None,
         }
     }

@@ -11,6 +11,7 @@ pub mod check;
 mod context;
 pub mod doubts;
 mod error;
+pub mod explain;
 mod guidance;
 pub mod hosted;
 mod live;

@@ -7,6 +7,7 @@ pub mod doubts;
 pub mod emit;
 pub mod events;
 pub mod executions;
+pub mod explain;
 pub mod gates;
 pub mod health;
 pub mod package;
