@@ -77,6 +77,20 @@ impl Error {
         };
         ApiError::new(self.code(), message)
     }
+
+    /// What ends a start, in whole, for the log of the program: paths and causes too.
+    pub fn at_start(&self) -> ApiError {
+        let mut message = self.to_string();
+        let mut cause = match self {
+            Self::Store(_) => None, // transparent: it says so itself
+            _ => std::error::Error::source(self),
+        };
+        while let Some(error) = cause {
+            message = format!("{message}: {error}");
+            cause = error.source();
+        }
+        ApiError { message, ..self.to_api() }
+    }
 }
 
 impl From<Error> for ApiError {

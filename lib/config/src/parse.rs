@@ -220,7 +220,8 @@ impl Reader<'_> {
         let config = object.get("config").cloned().unwrap_or_else(empty);
         if let Some(registry) = self.registry {
             if !self.catalogue.has_extension(name) {
-                self.faults.add(Rule::UnknownReference, pointer, "name an extension that this release has");
+                let known: Vec<&str> = self.catalogue.extensions().map(|(name, _)| name).collect();
+                self.faults.add(Rule::UnknownReference, pointer, one_of("an extension", &known));
             } else if object.readable("config", value) {
                 self.faults.extend(registry.validate_extension(name, &config, &object.at("config"), scopes));
             }
@@ -300,10 +301,10 @@ impl Reader<'_> {
             match registry.validate_executor(name, &config, &object.at("config")) {
                 Some(found) => {
                     self.faults.extend(found);
-                    playbook = self.playbook(registry.named_playbook(name, &config), &object.at("config"));
+                    playbook = self.playbook(registry, registry.named_playbook(name, &config), &object.at("config"));
                 }
                 None => {
-                    let remedy = "name an executor that this release has";
+                    let remedy = one_of("an executor", &registry.executors());
                     self.faults.add(Rule::UnknownReference, object.at("executor"), remedy);
                 }
             }
@@ -321,12 +322,12 @@ impl Reader<'_> {
         })
     }
 
-    fn playbook(&mut self, named: Named, pointer: &str) -> Option<Rc<Playbook>> {
+    fn playbook(&mut self, registry: &dyn Registry, named: Named, pointer: &str) -> Option<Rc<Playbook>> {
         match named {
             Named::Nothing => None,
             Named::Known(playbook) => Some(playbook),
             Named::Unknown => {
-                self.faults.add(Rule::UnknownReference, pointer, "name a playbook that this release has");
+                self.faults.add(Rule::UnknownReference, pointer, one_of("a playbook", &registry.playbooks()));
                 None
             }
         }
@@ -388,6 +389,8 @@ impl Reader<'_> {
             self.known_binding(|| object.at("binding"), name, ceiling);
         }
         let written = value.get("binding").is_some();
+        // The match is looked at whatever the effect: its faults are its own.
+        let matching = object.get("match").and_then(|value| self.object(value, &object.at("match"), &MATCH));
         let effect = match (object.text("effect")?, written) {
             ("start", false) => {
                 self.faults.add(Rule::MissingField, object.at("binding"), "name the binding that the Work is of");
@@ -411,7 +414,7 @@ impl Reader<'_> {
                 }
             }
         };
-        let matching = self.object(object.get("match")?, &object.at("match"), &MATCH)?;
+        let matching = matching?;
         let kind = matching.text("type")?;
         Some(Route {
             matching: Match {
@@ -430,6 +433,14 @@ impl Reader<'_> {
 
 fn set(texts: &Texts<'_>) -> BTreeSet<String> {
     texts.texts().map(str::to_owned).collect()
+}
+
+/// What to do about a name that nothing of its kind has.
+fn one_of(kind: &str, known: &[&str]) -> String {
+    if known.is_empty() {
+        return format!("remove it: this release has not {kind}");
+    }
+    format!("name {kind} of this release: {}", known.join(", "))
 }
 
 fn empty() -> Value {

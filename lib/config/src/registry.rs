@@ -18,6 +18,12 @@ pub trait Registry {
     /// Has the executor `name` look at its part of a binding, which stands at `pointer`; `None` when there is no such executor.
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>>;
 
+    /// The names of the executors, for whoever named another.
+    fn executors(&self) -> Vec<&str>;
+
+    /// The names of the playbooks, likewise.
+    fn playbooks(&self) -> Vec<&str>;
+
     /// Has the extension `name`, which the catalogue has, look at its own settings, which stand at `pointer`. `scopes` is what
     /// the document has for scopes, as it was written and with whatever faults.
     fn validate_extension(&self, name: &str, config: &Value, pointer: &str, scopes: &Value) -> Vec<Diagnostic>;
@@ -115,6 +121,14 @@ impl Registry for Registered {
 
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>> {
         self.executors.get(name).map(|executor| (executor.validate)(config, pointer))
+    }
+
+    fn executors(&self) -> Vec<&str> {
+        self.executors.keys().map(String::as_str).collect()
+    }
+
+    fn playbooks(&self) -> Vec<&str> {
+        self.playbooks.keys().map(String::as_str).collect()
     }
 
     fn validate_extension(&self, name: &str, config: &Value, pointer: &str, scopes: &Value) -> Vec<Diagnostic> {

@@ -245,7 +245,7 @@ impl ConfigService {
         })();
         let snapshot = adopted.map_err(|fault| match fault {
             fault @ (Error::NothingUsable { .. } | Error::Store(_)) => fault,
-            fault => hopeless(fault.to_string()),
+            fault => hopeless(fault.at_start().message),
         })?;
         tracing::warn!(
             replaced = number,
@@ -268,7 +268,8 @@ impl ConfigService {
             Ok(None) => false,
             Ok(Some(bytes)) => parse::trusted(&bytes, self.registry.catalogue()).map_or(true, |file| file.hash != hash),
             Err(error) => {
-                tracing::warn!(%error, "the configuration file cannot be read; the committed generation stays active");
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "the configuration file cannot be read; the committed generation stays active");
                 true
             }
         };

@@ -109,6 +109,10 @@ fn mutations() -> Vec<Mutation> {
         ("/scopes/Demo",                      json!({}),           &[("/scopes/Demo", "invalid_name")]),
         ("/scopes/a~1b",                      json!({}),           &[("/scopes/a~1b", "invalid_name")]),
         ("/scopes/other",                     json!("x"),          &[("/scopes/other", "wrong_type")]),
+        ("/scopes/demo/routes/1",             json!({"effect": "x", "match": {"type": "demo", "source": ""}}),
+                                                                   &[("/scopes/demo/routes/1/effect", "invalid_value"),
+                                                                     ("/scopes/demo/routes/1/match/source", "invalid_value"),
+                                                                     ("/scopes/demo/routes/1/match/type", "invalid_name")]),
         // A scope
         ("/scopes/demo/enabled",              json!(1),            &[("/scopes/demo/enabled", "wrong_type")]),
         ("/scopes/demo/concurrency",          json!(0),            &[("/scopes/demo/concurrency", "out_of_range")]),

@@ -165,7 +165,7 @@ fn activate(args: &Args, start: &Start, state: &StateDir, store: &mut Store) -> 
     let installed = store.read(packages::all).map_err(loud)?.into_iter().map(|package| package.registration);
     let references = conduit_release::references(&conduit_release::registry_with(installed.collect()));
     let service = ConfigService::new(state.clone(), file, Rc::new(references));
-    let started = service.start(store, Clock.now()).map_err(|e| ApiError { message: e.to_string(), ..e.to_api() })?;
+    let started = service.start(store, Clock.now()).map_err(|e| e.at_start())?;
     tracing::info!(generation = started.snapshot.generation, origin = ?started.origin, "configuration");
     Ok(())
 }

@@ -72,7 +72,8 @@ pub fn validate(config: &Value, pointer: &str) -> Vec<Diagnostic> {
     }
     for name in fields.keys() {
         if !FIELDS.contains(&name.as_str()) {
-            faults.add(&escape(name), "unknown_field", "remove the field; the shell executor has none of this name");
+            let remedy = format!("remove it, or use one of {}", FIELDS.join(", "));
+            faults.add(&escape(name), "unknown_field", &remedy);
         }
     }
     faults.found
@@ -193,6 +194,24 @@ mod tests {
         let found = faults(&config);
         assert_eq!(found, expected.map(|(at, code)| (at.to_owned(), code.to_owned())));
         assert!(!format!("{:?}", validate(&config, "/c")).contains("secret"));
+        assert!(validate(&config, "/c").iter().any(|fault| fault.remedy.ends_with(&FIELDS.join(", "))));
+    }
+
+    /// C01
+    #[test]
+    fn the_page_of_configurations_has_every_field_with_its_bound() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let section =
+            page.split("`shell`: `scopes.*.bindings.*.config`\n").nth(1).unwrap().split("\n#").next().unwrap();
+        let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+        let row = |name: &str| *rows.iter().find(|row| row.starts_with(&format!("| `{name}` "))).unwrap_or(&"");
+        assert!(FIELDS.iter().all(|name| !row(name).is_empty()), "{rows:?}");
+        assert!(row("output_bytes_max").contains(&format!("0 to {OUTPUT_BYTES_MAX}")));
+        assert!(row("stop_grace_ms").contains(&format!("0 to {STOP_GRACE_MS_MAX}")));
+        for name in [crate::variable::WORK_ID, crate::variable::RESUMED, crate::variable::PLAYBOOK, "OS_TOKEN_FILE"] {
+            assert!(section.contains(&format!("`{name}`")), "{name}");
+        }
     }
 
     #[test]
