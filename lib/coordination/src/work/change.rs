@@ -144,6 +144,9 @@ pub fn cancel(tx: &Write<'_>, work: &WorkId, actor: &str, now: Now) -> Result<()
 ///
 /// Errors: `illegal_state` when it runs, waits or succeeded, or while the process of its last execution may still live.
 pub fn retry(tx: &Write<'_>, work: &WorkId, actor: &str, now: Now) -> Result<()> {
+    let standing = standing(tx, work)?;
+    // What runs or is about to is told so; only what had an end can still be on its way there.
+    standing.state.after(Event::Retried)?;
     if executions::live_of(tx, work)?.is_some() {
         return Err(Error::IllegalState {
             what: "Work",
@@ -151,7 +154,6 @@ pub fn retry(tx: &Write<'_>, work: &WorkId, actor: &str, now: Now) -> Result<()>
             remedy: "try again when its execution has ended (open-conduit executions)",
         });
     }
-    let standing = standing(tx, work)?;
     set_state(tx, work, Event::Retried, now.wall.0, None, now)?;
     tx.execute("taking keys back", REOWN_KEYS, named_params! { ":work": work.as_str() })?;
     let delivery = format!("{work}.retried.{}", standing.revision);
