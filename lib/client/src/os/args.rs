@@ -51,13 +51,13 @@ pub struct EmitArgs {
     #[arg(value_name = "JSON")]
     pub document: Option<String>,
     /// One of the correlation keys that this Work owns
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub key: Option<String>,
     /// Name of the schema that the data follows
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub schema: Option<String>,
     /// Name of this delivery; the same one is accepted once
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub delivery: Option<String>,
 }
 
@@ -69,10 +69,10 @@ pub struct CreateWorkArgs {
     #[arg(value_name = "JSON")]
     pub document: Option<String>,
     /// A title for people
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub title: Option<String>,
     /// Correlation key that the child owns; may be repeated
-    #[arg(long = "key", value_name = "KEY")]
+    #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true)]
     pub keys: Vec<String>,
 }
 
@@ -83,6 +83,9 @@ pub struct WaitArgs {
     #[arg(value_name = "JSON")]
     pub document: Option<String>,
     /// An event to wait for: TYPE[,work=ID][,key=KEY][,source=SOURCE]; may be repeated
+    ///
+    /// A TYPE alone is heard only on the keys that this Work owns (`os context /work/keys`): without keys such a wait can
+    /// only time out. Name the Work or the key that the event is about.
     #[arg(long = "for", value_name = "EVENT", value_parser = predicate)]
     pub predicates: Vec<Predicate>,
     /// Wait until every event has come
@@ -106,7 +109,7 @@ pub struct OutcomeArgs {
     #[arg(value_name = "JSON")]
     pub document: Option<String>,
     /// A sentence for people
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     pub summary: Option<String>,
 }
 
@@ -150,5 +153,16 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_text_may_begin_with_a_hyphen() {
+        for line in [
+            ["os", "outcome", "failed", "--summary", "-x"].as_slice(),
+            &["os", "emit", "a.b", "--key", "-x", "--schema", "-s"],
+            &["os", "create-work", "b", "--title", "-x: 3", "--key", "--y"],
+        ] {
+            Cli::try_parse_from(line).unwrap();
+        }
     }
 }

@@ -43,7 +43,14 @@ pub fn main() -> u8 {
 }
 
 /// Prints what the parser has to say; `--help` and `--version` are answers, all else is a usage error.
+///
+/// Whether they are to be JSON is asked of the words themselves, since the parser has given none.
 fn usage(error: &clap::Error) -> Exit {
+    if error.use_stderr() && std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json") {
+        let message = error.to_string();
+        let said = message.strip_prefix("error: ").unwrap_or(&message).lines().next().unwrap_or_default();
+        return Failure::Usage(said.to_owned()).report(None, true);
+    }
     match (error.print(), error.use_stderr()) {
         (Ok(()), false) => Exit::Done,
         (Err(_), false) => Exit::Internal,
