@@ -167,7 +167,9 @@ pub fn check_path_length(path: &Path) -> Result<(), ApiError> {
 pub fn check_owner_only(directory: &Path) -> Result<(), ApiError> {
     let meta = fs::symlink_metadata(directory).map_err(|error| unavailable(directory, &error))?;
     let shown = directory.display();
-    let fault = if !meta.is_dir() {
+    let fault = if meta.is_symlink() {
+        format!("{shown} is a symbolic link, and links are refused; name the directory itself")
+    } else if !meta.is_dir() {
         format!("{shown} is not a directory")
     } else if meta.uid() != rustix::process::geteuid().as_raw() {
         format!("{shown} belongs to another user")

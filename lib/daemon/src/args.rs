@@ -10,7 +10,7 @@ use crate::log::LogFormat;
 /// Where the suite lives, and how to log; flattened into the arguments of each daemon.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DaemonArgs {
-    /// Directory of the suite's state [default: $XDG_STATE_HOME/open-conduit]
+    /// Directory of the suite's state [default: $XDG_STATE_HOME/open-conduit, else ~/.local/state/open-conduit]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Directory of the suite's sockets [default: $XDG_RUNTIME_DIR/open-conduit, or `sockets` in the state directory]

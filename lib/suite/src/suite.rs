@@ -118,11 +118,12 @@ impl Suite {
                 }
             }
         }
-        for role in Role::ALL {
-            for path in [role.socket(&self.places), role.notify_socket(&self.places)] {
-                if let Err(error) = remove_stale(&path) {
-                    tracing::warn!(%error, "a socket could not be removed");
-                }
+        let passed =
+            Role::ALL.into_iter().flat_map(|role| [role.socket(&self.places), role.notify_socket(&self.places)]);
+        // The scheduler binds this one by itself, and nobody answers there any more either.
+        for path in passed.chain([self.places.host_socket()]) {
+            if let Err(error) = remove_stale(&path) {
+                tracing::warn!(%error, "a socket could not be removed");
             }
         }
         Stopped

@@ -72,6 +72,12 @@ struct Ended {
 /// Runs the program: one argument, the bundle's directory.
 pub fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
+    if std::env::args_os().nth(1).is_some_and(|arg| arg == "--help" || arg == "-h") {
+        println!(
+            "open-conduit-runner BUNDLE_DIR\n\nSupervises one attempt and writes how it ended. open-conduitd starts it; by hand it does nothing."
+        );
+        return ExitCode::SUCCESS;
+    }
     let (Some(dir), None) = (args.next(), args.next()) else {
         eprintln!("usage: open-conduit-runner BUNDLE_DIR (started by open-conduitd, never by hand)");
         return ExitCode::from(Exit::Usage as u8);
