@@ -29,7 +29,7 @@ pub struct Cli {
     /// File with the operator's credential [default: $OPEN_CONDUIT_TOKEN_FILE, or private/operator.token in the state directory]
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Directory of the suite's state [default: $XDG_STATE_HOME/open-conduit]
+    /// Directory of the suite's state [default: $XDG_STATE_HOME/open-conduit, else ~/.local/state/open-conduit]
     #[arg(long, global = true, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Directory of the suite's sockets [default: as for `up`]

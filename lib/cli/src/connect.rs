@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use conduit_api::Code;
 use conduit_api::http::env;
 use conduit_api::places::{Environment, Places};
 use conduit_client::{Client, ClientError, Credential};
@@ -75,6 +76,21 @@ impl Connection {
         }
         Ok(Client::new(&self.endpoint, Credential::from_file(&self.token_file)?)?)
     }
+
+    /// Adds to `unauthenticated` which credential was shown, and how another is named.
+    pub fn explain(&self, mut failure: Failure) -> Failure {
+        if let Failure::Call { error, .. } = &mut failure
+            && let ClientError::Refused { body, .. } = error.as_mut()
+            && body.code == Code::Unauthenticated.as_str()
+        {
+            body.message = format!(
+                "the server does not know the credential in {}; name another file with --token-file or {}, or its suite with --state",
+                self.token_file.display(),
+                env::OPERATOR_TOKEN_FILE
+            );
+        }
+        failure
+    }
 }
 
 #[cfg(test)]
@@ -87,6 +103,18 @@ mod tests {
             Environment { home: Some("/home/u".into()), xdg_state_home: None, xdg_runtime_dir: Some("/run/u".into()) };
         let cli = Cli::try_parse_from([&["open-conduit", "health"], line].concat()).unwrap();
         Connection::decide(&cli, endpoint.map(Into::into), token.map(Into::into), &process).unwrap()
+    }
+
+    /// M13
+    #[test]
+    fn an_unknown_credential_is_named_by_its_file() {
+        let body = conduit_api::ApiError::new(Code::Unauthenticated, "show one").envelope("req").error;
+        let refused = ClientError::Refused { body: Box::new(body), status: 401 };
+        let told = decide(&["--token-file", "/t"], None, None).explain(refused.into()).to_string();
+        assert!(
+            told.contains("/t;") && told.contains("--token-file") && told.contains("OPEN_CONDUIT_TOKEN_FILE"),
+            "{told}"
+        );
     }
 
     /// M13

@@ -44,7 +44,14 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints what the parser has to say; `--help` and `--version` are answers, all else is a usage error.
+///
+/// Whether they are to be JSON is asked of the words themselves, since the parser has given none.
 fn usage(error: &clap::Error) -> Exit {
+    if error.use_stderr() && std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json") {
+        let message = error.to_string();
+        let said = message.strip_prefix("error: ").unwrap_or(&message).lines().next().unwrap_or_default();
+        return Failure::Usage(said.to_owned()).report(true);
+    }
     match (error.print(), error.use_stderr()) {
         (Ok(()), false) => Exit::Done,
         (Err(_), false) => Exit::Internal,
@@ -54,8 +61,12 @@ fn usage(error: &clap::Error) -> Exit {
 
 /// Runs a command that talks to the management server.
 fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
-    let mut out = Output::of_process(cli.json);
     let connection = Connection::resolve(cli)?;
+    ask(cli, command, &connection).map_err(|failure| connection.explain(failure))
+}
+
+fn ask(cli: &Cli, command: &Command, connection: &Connection) -> Result<Exit> {
+    let mut out = Output::of_process(cli.json);
     let exit = match command {
         Command::Up(_) | Command::Demo(_) => {
             return Err(Failure::Usage(
@@ -64,20 +75,20 @@ fn operate(cli: &Cli, command: &Command) -> Result<Exit> {
         }
         Command::Health => commands::health::run(&connection.client()?, &mut out)?,
         Command::Scopes(args) => commands::scopes::run(args, &connection.client()?, &mut out)?,
-        Command::Work(args) => commands::work::run(args, &connection, &mut out)?,
+        Command::Work(args) => commands::work::run(args, connection, &mut out)?,
         Command::Events(args) => commands::events::run(args, &connection.client()?, &mut out)?,
         Command::Executions(args) => commands::executions::run(args, &connection.client()?, &mut out)?,
         Command::Waits(args) => commands::waits::run(args, &connection.client()?, &mut out)?,
         Command::Artifacts(args) => commands::artifacts::run(args, &connection.client()?, &mut out)?,
-        Command::Emit(args) => commands::emit::run(args, &connection, &mut out)?,
+        Command::Emit(args) => commands::emit::run(args, connection, &mut out)?,
         Command::Approvals(args) => commands::approvals::run(args, &connection.client()?, &mut out)?,
         Command::Approve(args) => commands::approvals::approve(args, &connection.client()?, &mut out)?,
         Command::Deny(args) => commands::approvals::deny(args, &connection.client()?, &mut out)?,
         Command::Doubts(args) => commands::doubts::run(args, &connection.client()?, &mut out)?,
         Command::Explain(args) => commands::explain::explain(args, &connection.client()?, &mut out)?,
         Command::CanI(args) => commands::explain::can_i(args, &connection.client()?, &mut out)?,
-        Command::Gates(args) => commands::gates::run(args, &connection, &mut out)?,
-        Command::Config(args) => commands::config::run(args, &connection, &mut out)?,
+        Command::Gates(args) => commands::gates::run(args, connection, &mut out)?,
+        Command::Config(args) => commands::config::run(args, connection, &mut out)?,
         Command::Package(args) => commands::package::run(args, &connection.client()?, &mut out)?,
     };
     out.flush()?;

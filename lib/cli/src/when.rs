@@ -19,7 +19,9 @@ pub fn short(at: UnixMicros) -> String {
 
 /// `2026-11-30T19:19:08Z (3m ago)`
 pub fn with_age(at: UnixMicros, now: UnixMicros) -> String {
-    if at > now {
+    if at.0.abs_diff(now.0) < 1_000_000 {
+        format!("{} (now)", short(at))
+    } else if at > now {
         format!("{} (in {})", short(at), age(now, at))
     } else {
         format!("{} ({} ago)", short(at), age(at, now))
@@ -61,6 +63,7 @@ mod tests {
         assert_eq!([0, 59, 60, 3599, 3600, 86_400, 864_000].map(told), ["0s", "59s", "1m", "59m", "1h", "1d", "10d"]);
         assert_eq!(age(UnixMicros(5 * S), UnixMicros(0)), "0s", "a clock that was stepped back");
         assert_eq!(with_age(UnixMicros(90 * S), UnixMicros(0)), "1970-01-01T00:01:30Z (in 1m)");
+        assert_eq!(with_age(UnixMicros(S), UnixMicros(S - 1)), "1970-01-01T00:00:01Z (now)");
     }
 
     #[test]

@@ -15,7 +15,9 @@ pub enum Error {
     FileInvalid { path: PathBuf, diagnostics: Vec<Diagnostic> },
     #[error("generation {current} is active, not {expected}; read the configuration again and repeat the change")]
     GenerationConflict { expected: i64, current: i64 },
-    #[error("the scope `{scope}` has {works} Work that has not ended; finish or cancel it before the scope goes")]
+    #[error(
+        "the scope `{scope}` has Work that has not ended ({works} in all); finish or cancel it before the scope goes"
+    )]
     ScopeInUse { scope: String, works: i64 },
     #[error("the configuration file {} cannot be used while {doing}", path.display())]
     File {

@@ -54,7 +54,7 @@ pub struct ApproveArgs {
     #[arg(long, value_name = "TIME")]
     until: Option<UnixMicros>,
     /// A word about why
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     note: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct DenyArgs {
     /// The request, as in apr_...
     approval: ApprovalId,
     /// A word about why; the caller is told
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     note: Option<String>,
 }
 

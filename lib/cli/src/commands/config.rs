@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use conduit_api::error::Diagnostic;
+use conduit_api::limits::BODY_BYTES_MAX;
 use conduit_api::views::{ConfigReply, ConfigRequest, ConfigView};
 use conduit_client::input;
 use serde_json::value::RawValue;
@@ -68,12 +70,41 @@ fn warn(reply: &ConfigReply, out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// The document as it is spelt: the server tells its faults by where they stand. Error: usage, when it is not JSON.
+/// The document as it is spelt: the server tells its faults by where they stand. Faults that keep it from being sent have
+/// the codes of docs/configuration.md: `document_too_large`, `invalid_json`.
 fn read(file: &std::path::Path) -> Result<Box<RawValue>> {
     let argument = if file.as_os_str() == "-" { "-".to_owned() } else { format!("@{}", file.display()) };
     let (origin, bytes) = input::bytes(&argument)?;
-    serde_json::from_slice(&bytes).map_err(|error| {
+    document(&origin, &bytes)
+}
+
+fn document(origin: &str, bytes: &[u8]) -> Result<Box<RawValue>> {
+    let fault = |code: &str, remedy: String| {
+        Failure::Faults(vec![Diagnostic { pointer: String::new(), code: code.to_owned(), remedy }])
+    };
+    if bytes.len() > BODY_BYTES_MAX {
+        return Err(fault("document_too_large", format!("make {origin} smaller than {BODY_BYTES_MAX} bytes")));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        Failure::Usage(format!("{origin} is not one JSON document; reading stopped at line {line}, column {column}"))
+        let what =
+            format!("write one JSON document in UTF-8; reading {origin} stopped at line {line}, column {column}");
+        fault("invalid_json", what)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C01
+    #[test]
+    fn what_cannot_be_sent_has_the_code_that_the_page_gives() {
+        let code = |bytes: &[u8]| match document("the file x", bytes) {
+            Err(Failure::Faults(faults)) => faults[0].code.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(b"{\"version\": 1,}"), "invalid_json");
+        assert_eq!(code(&vec![b' '; BODY_BYTES_MAX + 1]), "document_too_large");
+    }
 }

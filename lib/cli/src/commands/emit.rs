@@ -22,10 +22,10 @@ pub struct EmitArgs {
     #[arg(long)]
     scope: ScopeId,
     /// Correlation key
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
     /// Name of the schema that the data follows
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     schema: Option<String>,
     /// The Work that the Event is for, as in wrk_...
     #[arg(long, value_name = "WORK")]

@@ -33,7 +33,7 @@ struct BypassArgs {
     #[arg(long = "for", value_name = "DURATION", value_parser = seconds)]
     seconds: u64,
     /// Why; it is recorded
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
     /// In this scope alone
     #[arg(long)]

@@ -45,7 +45,7 @@ struct OneArgs {
     work: WorkId,
 }
 
-/// Create a Work
+/// Create a Work; prints its ID
 #[derive(Debug, clap::Args)]
 struct CreateArgs {
     /// The binding that runs it
@@ -56,10 +56,10 @@ struct CreateArgs {
     /// The scope that it is in
     #[arg(long)]
     scope: ScopeId,
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     title: Option<String>,
     /// A correlation key that it owns; may be given more than once
-    #[arg(long = "key", value_name = "KEY")]
+    #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true)]
     keys: Vec<String>,
     /// Name the order; under the same name it is carried out once
     #[arg(long, value_name = "ID")]
@@ -103,5 +103,6 @@ fn create(args: &CreateArgs, connection: &Connection, out: &mut Output) -> Resul
     let name = args.request_id.clone().map_or_else(request_id, Ok)?;
     let reply: WorkReply =
         connection.client()?.post_keyed("/v1/work", &request, &name).map_err(Failure::keyed(&name))?;
-    out.one(&reply.work)
+    // The ID alone, as `emit` has it, for a script to go on with.
+    out.shaped(&reply.work, |work, _| format!("{}\n", work.id))
 }
