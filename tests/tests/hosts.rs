@@ -120,6 +120,17 @@ impl SmallDisk {
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&at).output().ok()?;
         mounted.status.success().then_some(Self(at))
     }
+
+    /// Writes a file until not a byte more can be written; its path.
+    fn fill(&self) -> std::path::PathBuf {
+        let path = self.0.join("ballast");
+        let mut file = std::fs::File::create(&path).unwrap();
+        for piece in [16 << 10, 512, 1] {
+            let piece = vec![b'x'; piece];
+            while std::io::Write::write_all(&mut file, &piece).is_ok() {}
+        }
+        path
+    }
 }
 
 impl Drop for SmallDisk {
@@ -141,11 +152,7 @@ fn a_full_disk_refuses_each_call_by_name_and_room_makes_the_same_call_succeed() 
     let suite = Suite::start_with(setup);
     let held = suite.hold("hold");
     held.call("emit", json!({"type": "test.room"})).unwrap();
-    let ballast = disk.0.join("ballast");
-    let mut filled = Vec::new();
-    while std::fs::write(&ballast, &filled).is_ok() {
-        filled.resize(filled.len() + (16 << 10), b'x');
-    }
+    let ballast = disk.fill();
     let client = held.client();
     let payload = "x".repeat(100_000);
     let emit = |n: u32| {
@@ -162,6 +169,33 @@ fn a_full_disk_refuses_each_call_by_name_and_room_makes_the_same_call_succeed() 
     std::fs::remove_file(&ballast).unwrap();
     until("there is room again", || emit(n).ok());
     assert_eq!(suite.processes("open-conduitd").len(), 1);
+    drop(suite);
+    drop(disk);
+}
+
+/// K10, X02
+#[test]
+fn a_full_disk_costs_no_process_its_result() {
+    let base = base();
+    let Some(disk) = SmallDisk::mount(base.path().join("disk"), 16 << 20) else {
+        eprintln!("skipped: a small file system needs the right to mount one");
+        return;
+    };
+    let mut setup = Setup::new(|home| config::one_scope(json!({"hold": config::hold(home)}), json!([])));
+    setup.state = Some(disk.0.join("s"));
+    let suite = Suite::start_with(setup);
+    let (quiet, declared) = (suite.hold("hold"), suite.hold("hold"));
+    declared.call("declare_outcome", json!({"status": "succeeded", "summary": "told before"})).unwrap();
+    let ballast = disk.fill();
+    quiet.release(1);
+    declared.release(1);
+    let runners = || suite.processes("open-conduit-runner").len();
+    until("both runners have left their results", || (runners() == 0).then_some(()));
+    std::fs::remove_file(&ballast).unwrap();
+    for held in [&quiet, &declared] {
+        assert_eq!(suite.ended(&held.work).state, "succeeded", "{}", suite.log());
+    }
+    assert_eq!(suite.ended(&declared.work).outcome.unwrap()["summary"], "told before");
     drop(suite);
     drop(disk);
 }

@@ -9,7 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use conduit_api::{AttemptId, json};
@@ -199,12 +199,29 @@ pub(crate) fn put_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// Writes a file that is complete and durable, or not there: temporary file, fsync, rename, fsync of the directory.
-pub(crate) fn put_durable(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let (temporary, dir) = (path.with_extension("tmp"), path.parent().unwrap_or(Path::new("/")));
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    File::open(dir)?.sync_all()
+/// Room on the disk for a file that has to be written later, whatever the disk holds by then.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
+}
+
+impl Reserved {
+    /// Takes `bytes_max` bytes for the file `path`: real ones, as a hole can turn out to have no room.
+    pub fn take(path: PathBuf, bytes_max: usize) -> std::io::Result<Self> {
+        let temporary = path.with_extension("tmp");
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&temporary)?;
+        file.write_all(&vec![0; bytes_max])?;
+        Ok(Self { path, temporary, file })
+    }
+
+    /// Makes `bytes` the file, complete and durable, in the room that was taken. May be tried again after an error.
+    pub fn put(&self, bytes: &[u8]) -> std::io::Result<()> {
+        self.file.write_all_at(bytes, 0)?;
+        self.file.set_len(bytes.len() as u64)?;
+        self.file.sync_all()?;
+        std::fs::rename(&self.temporary, &self.path)?;
+        File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    }
 }

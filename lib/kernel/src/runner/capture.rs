@@ -118,10 +118,16 @@ impl<P: Read + AsFd> Capture<P> {
         }
     }
 
-    /// Makes what was retained durable, and says what it is; `None` when nothing was ever written.
-    pub fn finish(self) -> Result<Option<StreamResult>> {
+    /// Makes what was retained durable, and says what it is; `None` when nothing was ever written. What the disk did not
+    /// take after all is dropped, and counted as that.
+    pub fn finish(mut self) -> Result<Option<StreamResult>> {
         match &self.file {
-            Some(file) => file.sync_data()?,
+            Some(file) if file.sync_data().is_err() => {
+                file.set_len(0)?;
+                self.dropped += std::mem::take(&mut self.bytes);
+                self.hash = Sha256::new();
+            }
+            Some(_) => {}
             None if self.dropped == 0 => return Ok(None),
             None => {}
         }

@@ -16,12 +16,13 @@ mod supervise;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use conduit_api::{AttemptId, Code};
 use conduit_store::Clock;
 
 use crate::attempt::ProcessEnd;
-use crate::bundle::{self, Bundle, Cause, RunnerResult, StartEvidence, StreamResult};
+use crate::bundle::{self, Bundle, Cause, Reserved, RunnerResult, StartEvidence, StreamResult};
 use crate::identity::Plan;
 use crate::proc;
 
@@ -49,6 +50,11 @@ impl Exit {
         Self::ALL.into_iter().find(|exit| i32::from(*exit as u8) == code)
     }
 }
+
+/// Bytes that are set aside for a result before its process starts: more than one has.
+const RESULT_BYTES: usize = 16 << 10;
+/// Pause between two tries to write a result to a full disk.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// An admitted attempt, read from its bundle and verified.
 #[derive(Debug)]
@@ -99,6 +105,8 @@ fn run(bundle: &Bundle) -> std::io::Result<Exit> {
         return Ok(Exit::NotAlone);
     }
     let Some(job) = admit::verify(bundle)? else { return Ok(Exit::NotAdmitted) };
+    // Before anyone hears of this runner: without room for its result no process is started, and that is known to be so.
+    let room = Reserved::take(bundle.result(), RESULT_BYTES)?;
     say_who(&job)?;
     let ended = if bundle.stop().exists() {
         not_started(Cause::Stopped, Code::OperatorCancelled, "it was stopped before it started")
@@ -120,8 +128,23 @@ fn run(bundle: &Bundle) -> std::io::Result<Exit> {
         started_at_us: job.started_at_us,
         finished_at_us: Clock.now().wall.0,
     };
-    bundle::put_durable(&bundle.result(), &serde_json::to_vec(&result)?)?;
+    leave(&room, &serde_json::to_vec(&result)?)?;
     Ok(Exit::Done)
+}
+
+/// Writes the result. On a disk that is full all the same it waits for room: nobody else knows how the process ended.
+fn leave(room: &Reserved, result: &[u8]) -> std::io::Result<()> {
+    loop {
+        match room.put(result) {
+            Err(error) if is_full(&error) => std::thread::sleep(FULL_PAUSE),
+            done => return done,
+        }
+    }
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 fn say_who(job: &Job) -> std::io::Result<()> {
@@ -142,4 +165,21 @@ fn say_who(job: &Job) -> std::io::Result<()> {
 fn not_started(cause: Cause, code: Code, message: &str) -> Ended {
     let end = ProcessEnd::NotStarted { code: code.as_str().to_owned(), message: message.to_owned() };
     Ended { cause, end, streams: Vec::new(), killed: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_stands_in_the_room_that_was_taken_for_it_and_nothing_before() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("result.json");
+        let room = Reserved::take(path.clone(), RESULT_BYTES).unwrap();
+        assert!(!path.exists(), "a reader finds a whole result or none");
+        assert_eq!(base.path().join("result.tmp").metadata().unwrap().len(), RESULT_BYTES as u64);
+        leave(&room, b"{}").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"{}");
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 1);
+    }
 }
