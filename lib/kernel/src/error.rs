@@ -191,6 +191,14 @@ pub(crate) fn bundling(attempt: &AttemptId, doing: &'static str) -> impl FnOnce(
     move |source| Error::Bundle { attempt, doing, source }
 }
 
+/// What the system said about a file, for people, without its path.
+pub(crate) fn in_words(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "it is not there".to_owned(),
+        kind => kind.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

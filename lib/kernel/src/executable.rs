@@ -97,7 +97,7 @@ impl Executables {
     /// Resolves and hashes `invoked`. Error: `executable_unavailable`, which says what is wrong with it.
     pub fn identify(&self, invoked: &Path) -> Result<Executable> {
         let unavailable = |why: String| Error::ExecutableUnavailable { path: invoked.to_owned(), why };
-        let said = |error: std::io::Error| unavailable(error.kind().to_string());
+        let said = |error: std::io::Error| unavailable(crate::error::in_words(&error));
         let canonical = std::fs::canonicalize(invoked).map_err(said)?;
         let meta = std::fs::metadata(&canonical).map_err(said)?;
         if !meta.is_file() {
@@ -224,7 +224,7 @@ mod tests {
         let plain = base.path().join("plain");
         std::fs::write(&plain, "x").unwrap();
         for (path, why) in
-            [(plain.as_path(), "executed"), (base.path(), "regular"), (Path::new("/no/such"), "not found")]
+            [(plain.as_path(), "executed"), (base.path(), "regular"), (Path::new("/no/such"), "it is not there")]
         {
             let error = Executables::default().identify(path).unwrap_err();
             assert_eq!(error.code(), conduit_api::Code::ExecutableUnavailable);

@@ -58,11 +58,12 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
-    let stop =
-        shutdown::signals().map_err(|e| ApiError::new(Code::Internal, format!("signals cannot be watched: {e}")))?;
     let state = StateDir::open(&start.places.state).map_err(loud)?;
     let _role = RoleLock::take(&state, "scheduler").map_err(loud)?;
     let mut store = Store::open(&state).map_err(loud)?;
+    // From here on an end is an orderly one; a process that still waited for a lock just ends.
+    let stop =
+        shutdown::signals().map_err(|e| ApiError::new(Code::Internal, format!("signals cannot be watched: {e}")))?;
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let base = BaseEnvironment::of_home(&home);
     let executors = Executors::of_this_release(&base);

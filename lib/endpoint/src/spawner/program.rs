@@ -51,10 +51,11 @@ pub fn main() -> ExitCode {
 
 async fn run(args: Args, start: Start) -> Result<(), ApiError> {
     let Start { places, mut inherited } = start;
-    let signals = shutdown::signals().map_err(|e| failed("signals cannot be received", &e))?;
     let state = StateDir::open(&places.state).map_err(in_full)?;
     let _shared = StateLock::shared(&state).map_err(in_full)?;
     let _alone = RoleLock::take(&state, ENDPOINTD).map_err(in_full)?;
+    // From here on an end is an orderly one; a process that still waited for a lock just ends.
+    let signals = shutdown::signals().map_err(|e| failed("signals cannot be received", &e))?;
     process::raise_file_limit()?;
 
     let worker = match args.worker {

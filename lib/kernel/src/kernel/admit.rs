@@ -188,7 +188,7 @@ fn check_directory(path: &Path) -> Result<()> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(unavailable("it is not a directory".into())),
-        Err(error) => Err(unavailable(error.kind().to_string())),
+        Err(error) => Err(unavailable(crate::error::in_words(&error))),
     }
 }
 

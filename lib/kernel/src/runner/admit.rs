@@ -90,7 +90,7 @@ pub(super) fn ready(plan: &Plan) -> std::result::Result<(), ApiError> {
             return Err(ApiError::new(Code::ExecutableUnavailable, message));
         }
         Err(error) => {
-            let message = format!("the executable {executable} cannot be read: {}", error.kind());
+            let message = format!("the executable {executable} cannot be read: {}", crate::error::in_words(&error));
             return Err(ApiError::new(Code::ExecutableUnavailable, message));
         }
     }

@@ -100,7 +100,7 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
         Ok(child) => child,
         Err(error) => {
             let executable = plan.executable.canonical.display();
-            let message = format!("the executable {executable} cannot be run: {}", error.kind());
+            let message = format!("the executable {executable} cannot be run: {}", crate::error::in_words(&error));
             return Ok(not_started(Cause::Ended, Code::ExecutableUnavailable, &message));
         }
     };
