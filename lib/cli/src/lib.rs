@@ -49,8 +49,10 @@ pub fn main() -> ExitCode {
 fn usage(error: &clap::Error) -> Exit {
     if error.use_stderr() && std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json") {
         let message = error.to_string();
-        let said = message.strip_prefix("error: ").unwrap_or(&message).lines().next().unwrap_or_default();
-        return Failure::Usage(said.to_owned()).report(true);
+        // Up to the first empty line: what follows is the usage, which `--help` has.
+        let said = message.strip_prefix("error: ").unwrap_or(&message).split("\n\n").next().unwrap_or_default();
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        return Failure::Usage(said).report(true);
     }
     match (error.print(), error.use_stderr()) {
         (Ok(()), false) => Exit::Done,
