@@ -23,8 +23,6 @@ use crate::programs::Role;
 
 /// Time that a program has to end after SIGTERM, before it is killed.
 pub const STOP_TIME_MAX: Duration = Duration::from_secs(10);
-/// Starts in a row that a program may fail before it was ever ready.
-const FAILURES_MAX: u32 = 8;
 
 /// What a program is asked to do by whoever keeps it. Later values are stronger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,22 +76,23 @@ enum Next {
     GiveUp,
 }
 
-/// Decides what follows an end that nobody asked for. `code` is the exit code, if the program exited by itself.
+/// Decides what follows an end that nobody asked for. `code` is the exit code, if the program exited by itself. Only a
+/// refusal says that another start fares no better: a signal, a full disk or a held lock pass.
 fn decide(role: Role, code: Option<i32>, past: Past) -> Next {
     match code {
         // One that was not even ready has answered nobody: who waits for it would start it again at once.
         Some(0) if role.on_demand() && past.failures == 0 => Next::Wait,
         _ if past.ready => Next::Again,
-        Some(code) if code == i32::from(EXIT_REFUSED) => hopeless(role),
-        _ if past.failures >= FAILURES_MAX => hopeless(role),
+        // Work is done without the program that is started on demand, so that one is no reason to stop the others.
+        Some(code) if code == i32::from(EXIT_REFUSED) => {
+            if role.on_demand() {
+                Next::Later
+            } else {
+                Next::GiveUp
+            }
+        }
         _ => Next::Again,
     }
-}
-
-/// What follows when there is no reason to think that the next start fares better. Work is done without the program that
-/// is started on demand, so that one is no reason to stop the others.
-fn hopeless(role: Role) -> Next {
-    if role.on_demand() { Next::Later } else { Next::GiveUp }
 }
 
 impl Kept {
@@ -298,16 +297,18 @@ mod tests {
     fn a_management_server_that_cannot_start_is_tried_again_and_stops_nobody() {
         let refused = Some(i32::from(EXIT_REFUSED));
         assert_eq!(decide(Role::Management, refused, NEW), Next::Later);
-        let often = Past { ready: false, failures: FAILURES_MAX };
-        assert_eq!(decide(Role::Management, Some(1), often), Next::Later);
-        assert_eq!(decide(Role::Management, Some(0), often), Next::Later);
+        let often = Past { ready: false, failures: 1000 };
+        assert_eq!(decide(Role::Management, Some(1), often), Next::Again);
+        assert_eq!(decide(Role::Management, Some(0), often), Next::Again);
     }
 
     #[test]
-    fn a_program_that_never_becomes_ready_is_given_up_after_some_starts() {
-        let after = |failures| decide(Role::Endpointd, None, Past { ready: false, failures });
-        assert_eq!(after(FAILURES_MAX - 1), Next::Again);
-        assert_eq!(after(FAILURES_MAX), Next::GiveUp);
+    fn a_program_that_is_killed_or_meets_a_passing_fault_before_it_is_ready_is_tried_for_ever() {
+        let often = Past { ready: false, failures: 1000 };
+        for role in [Role::Scheduler, Role::Endpointd] {
+            assert_eq!(decide(role, None, often), Next::Again, "by a signal");
+            assert_eq!(decide(role, Some(1), often), Next::Again, "a full disk, a held lock");
+        }
     }
 
     #[test]
