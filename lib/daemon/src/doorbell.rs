@@ -5,6 +5,7 @@
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::sync::Once;
 
 use conduit_api::places::Places;
 
@@ -27,12 +28,24 @@ impl Ringer {
         Self { socket, path: places.doorbell_socket() }
     }
 
-    /// Rings. A daemon that is away, or has rings waiting, needs no ring: every error is ignored on purpose.
+    /// Rings. A daemon that is away, or has rings waiting, needs no ring: no error is the caller's. That nobody listens is
+    /// logged once in the life of the process, so that work which starts late has its reason on record.
     pub fn ring(&self) {
-        if let Some(socket) = &self.socket {
-            let _ = socket.send_to(&[], &self.path);
+        static NOBODY: Once = Once::new();
+        let Some(socket) = &self.socket else { return };
+        if let Err(error) = socket.send_to(&[], &self.path)
+            && is_unheard(&error)
+        {
+            NOBODY.call_once(|| {
+                tracing::warn!(%error, path = %self.path.display(), "nobody hears the doorbell; the scheduler is away, or its socket was removed and a restart of it helps");
+            });
         }
     }
+}
+
+/// Whether the socket is gone or has no reader; a full one has its rings waiting.
+fn is_unheard(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// The daemon's end: waits for a ring and swallows those that came with it.

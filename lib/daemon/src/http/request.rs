@@ -93,7 +93,7 @@ impl Body {
             }
             return Err(too_large());
         }
-        match tokio::time::timeout(self.read_time, collect(&mut incoming, self.bytes_max)).await {
+        match tokio::time::timeout(self.read_time, collect(&mut incoming, announced, self.bytes_max)).await {
             Ok(Ok(Some(bytes))) => Ok(bytes),
             Ok(Ok(None)) => {
                 swallow(&mut incoming, self.read_time).await;
@@ -111,8 +111,10 @@ impl Body {
     }
 }
 
-/// All bytes of the body; `None` when there are more than `bytes_max`.
-async fn collect(incoming: &mut Incoming, bytes_max: usize) -> Result<Option<Bytes>, hyper::Error> {
+/// All bytes of the body; `None` when there are more than `bytes_max`. A body in several frames takes what was `announced`
+/// at once: growing by doubling, it would hold up to three times its length for a moment.
+async fn collect(incoming: &mut Incoming, announced: u64, bytes_max: usize) -> Result<Option<Bytes>, hyper::Error> {
+    let room = usize::try_from(announced).unwrap_or(bytes_max).min(bytes_max);
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = incoming.frame().await {
@@ -126,6 +128,7 @@ async fn collect(incoming: &mut Incoming, bytes_max: usize) -> Result<Option<Byt
             first = data; // the usual body is one frame, and is not copied
         } else {
             if all.is_empty() {
+                all.reserve(room.max(first.len() + data.len()));
                 all.extend_from_slice(&std::mem::take(&mut first));
             }
             all.extend_from_slice(&data);
