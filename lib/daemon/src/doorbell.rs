@@ -77,6 +77,12 @@ impl Doorbell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_doorbell_without_a_reader_is_told_apart_from_one_with_rings_waiting() {
+        assert!(is_unheard(&io::ErrorKind::NotFound.into()) && is_unheard(&io::ErrorKind::ConnectionRefused.into()));
+        assert!(!is_unheard(&io::ErrorKind::WouldBlock.into()));
+    }
     use crate::activation::bind_datagram;
 
     /// A directory that a socket may be bound in.

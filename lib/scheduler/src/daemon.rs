@@ -3,7 +3,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
@@ -69,7 +69,10 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let executors = Executors::of_this_release(&base);
     activate(&args, &start, &state, &mut store)?;
     let playbook_dir = start.places.playbooks();
-    playbooks::write(&playbook_dir).map_err(|e| playbooks_unwritten(&playbook_dir, &e))?;
+    playbooks::check(&playbook_dir).map_err(loud)?;
+    if let Err(error) = playbooks::write(&playbook_dir) {
+        tracing::warn!(%error, "the playbooks could not be written; executions may lack them until the next start");
+    }
     let bell = match start.inherited.datagram("doorbell")? {
         Some(socket) => socket,
         None => bind_datagram(&start.places.doorbell_socket())?,
@@ -148,12 +151,6 @@ fn ring(host: &Rc<Host>) -> Box<dyn Fn()> {
 /// At start the whole sentence goes to the person who started it, paths included.
 fn loud(error: conduit_store::Error) -> ApiError {
     ApiError::new(error.code(), error.to_string())
-}
-
-fn playbooks_unwritten(dir: &Path, error: &io::Error) -> ApiError {
-    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    let code = if full { Code::StorageFull } else { Code::StateUnavailable };
-    ApiError::new(code, format!("the playbooks cannot be written to {}: {error}", dir.display()))
 }
 
 /// Makes a generation active (C05).
@@ -355,17 +352,6 @@ mod tests {
         let taken = turn::take(&world.host).await.unwrap();
         assert!(!taken.more);
         next_due(&world.host, &mut Sweeper { due_at_us: i64::MAX }, taken.due_us) - Clock.now().wall.0
-    }
-
-    #[test]
-    fn a_full_disk_at_the_start_is_called_one() {
-        for (kind, code) in [
-            (io::ErrorKind::StorageFull, Code::StorageFull),
-            (io::ErrorKind::QuotaExceeded, Code::StorageFull),
-            (io::ErrorKind::PermissionDenied, Code::StateUnavailable),
-        ] {
-            assert_eq!(playbooks_unwritten(Path::new("/x"), &kind.into()).code, code);
-        }
     }
 
     #[tokio::test]

@@ -92,14 +92,18 @@ impl Ended {
     /// The segment could not be started: by a fault of the host that can pass, or because it is impossible.
     pub fn not_started(error: ApiError, staged: Option<AttemptId>) -> Self {
         let ApiError { code, message, .. } = error;
-        let passes = code.retry() == Retry::SameRequest || code == Code::StateUnavailable;
-        let end = if passes {
+        let end = if passes(code) {
             SegmentEnd::HostFault { code, message }
         } else {
             SegmentEnd::Failed { code, message, retryable: false }
         };
         Self { end, attempt: staged.map(|attempt| (attempt, Past::Staging)) }
     }
+}
+
+/// Whether what stopped a start is a fault of the host, which can pass.
+pub fn passes(code: Code) -> bool {
+    code.retry() == Retry::SameRequest || code == Code::StateUnavailable
 }
 
 /// Follows a running process until its runner has ended, and stops it when somebody asks, or when the runner itself

@@ -12,12 +12,12 @@ use conduit_coordination::executions::{self, Claimed};
 use conduit_endpoint::{control, rundir::RunDir};
 use conduit_extension::{Executor, Phase, SegmentContext, Transport};
 use conduit_kernel::{Launched, Prepared, Staged};
-use conduit_store::Clock;
 use conduit_store::lease::Demand;
+use conduit_store::{Clock, StateDir};
 use conduit_toolbelt::{Grants, NewToken, Token, token};
 
 use crate::host::Host;
-use crate::segment::{Ended, Fault};
+use crate::segment::{self, Ended, Fault};
 
 /// What a binding of the pinned generation says about a segment.
 pub struct Bound {
@@ -53,7 +53,44 @@ pub async fn start(host: &Host, claimed: &Claimed) -> Result<Started, Ended> {
     let mut staged = None;
     match advance(host, claimed, &mut staged).await {
         Ok(started) => Ok(started),
-        Err(error) => Err(Ended::not_started(error, staged)),
+        Err(error) => {
+            tracing::warn!(
+                execution = %claimed.execution, work = %claimed.work, code = error.code.as_str(), error = error.message,
+                "a segment was not started"
+            );
+            Err(refused(host, error, staged))
+        }
+    }
+}
+
+/// What is recorded of a start that failed. Before a fault of the host is met again, directories that somebody removed
+/// are made anew, so that the next try finds them.
+fn refused(host: &Host, error: ApiError, staged: Option<AttemptId>) -> Ended {
+    if !segment::passes(error.code) {
+        return Ended::not_started(error, staged);
+    }
+    // A state directory that is gone as a whole is not replaced by an empty one.
+    if host.state.path().is_dir()
+        && let Err(error) = StateDir::open(host.state.path())
+    {
+        tracing::warn!(%error, "the state directory cannot be put in order");
+    }
+    Ended::not_started(ApiError::new(error.code, sentence(error.code)), staged)
+}
+
+/// What a fault of the host is called on record: the paths and causes stand in the log, and the start is tried again by
+/// itself, so that nothing of it has to be asked for once more.
+const fn sentence(code: Code) -> &'static str {
+    match code {
+        Code::StorageFull => "the disk is full; once there is room, it is started",
+        Code::StateUnavailable => {
+            "a part of the state directory cannot be used; the scheduler's log says which, and it is tried again"
+        }
+        Code::Unavailable => {
+            "the endpoint spawner does not answer; it is tried again; if that lasts, restart open-conduit-endpointd or the suite"
+        }
+        Code::StoreBusy => "the store was busy; it is tried again",
+        _ => "the host failed; the scheduler's log says how, and it is tried again",
     }
 }
 
@@ -118,10 +155,10 @@ fn ready(
     };
     let phase = if claimed.segment > 1 { Phase::Resume } else { Phase::Run };
     let request = bound.executor.plan(&bound.binding.config, &context, phase)?;
-    let prepared = host.kernel.prepare(&request, host.now())?;
+    let prepared = host.kernel.prepare(&request, host.now()).map_err(chained)?;
     *staged = Some(prepared.attempt.clone());
-    let mut bundle = host.kernel.stage_prepared(&prepared)?;
-    host.kernel.start(&mut bundle)?;
+    let mut bundle = host.kernel.stage_prepared(&prepared).map_err(chained)?;
+    host.kernel.start(&mut bundle).map_err(chained)?;
     Ok(Ready { prepared, staged: bundle })
 }
 
@@ -145,7 +182,8 @@ fn launch(
         host.kernel.admit_prepared(tx, &prepared, tx.now())?;
         host.kernel.dispatch(tx, &staged, tx.now())?;
         Ok(Some(issued))
-    })?;
+    });
+    let crossed = crossed.map_err(chained)?;
     let Some(issued) = crossed else { return Ok(Started::Stopped(attempt)) };
     if let Some((rundir, token)) = issued {
         rundir.write_token(token.expose())?;
@@ -157,6 +195,18 @@ fn launch(
             Started::Dispatched(attempt)
         }
     })
+}
+
+/// The refusal that is passed on, which leaves out the causes; they are logged here.
+fn chained<E: std::error::Error + Into<ApiError>>(error: E) -> ApiError {
+    let (mut causes, mut source) = (error.to_string(), error.source());
+    while let Some(cause) = source {
+        causes.push_str(": ");
+        causes.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    tracing::warn!(error = causes, "a step of a start failed");
+    error.into()
 }
 
 pub fn deadline_us(binding: &Binding) -> i64 {
@@ -182,7 +232,6 @@ pub fn issue(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment;
     use crate::testing::World;
     use conduit_coordination::routing;
     use conduit_store::Write;
@@ -228,6 +277,34 @@ mod tests {
         one("SELECT count(*) FROM execution e JOIN token t ON t.expires_boot_us = e.deadline_boot_us");
         assert!(rundir.token_file().exists());
         launched.exited().await.unwrap();
+    }
+
+    /// K01: nothing of it counts against the Work, and the next try finds what was removed.
+    #[tokio::test]
+    async fn directories_that_are_removed_under_the_daemon_are_there_for_the_next_try() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let (world, claimed, _, ready) = ready_world();
+                drop(ready);
+                for gone in [world.host.places.runs(), world.host.places.attempts()] {
+                    std::fs::remove_dir_all(&gone).unwrap();
+                }
+                let ended = start(&world.host, &claimed).await.err().unwrap();
+                assert!(world.host.places.runs().is_dir() && world.host.places.attempts().is_dir());
+                segment::record(&world.host, &claimed, ended).await;
+                assert_eq!(world.number("SELECT count(*) FROM work WHERE state = 'ready' AND failures = 0"), 1);
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn a_fault_of_the_host_is_recorded_with_its_remedy_and_without_a_path() {
+        for code in [Code::StorageFull, Code::StateUnavailable, Code::Unavailable, Code::StoreBusy, Code::Internal] {
+            assert!(segment::passes(code), "{code:?}");
+            assert!(!sentence(code).contains('/'), "{code:?}");
+        }
+        assert!(sentence(Code::Unavailable).contains("restart open-conduit-endpointd"));
     }
 
     /// M10, K01
