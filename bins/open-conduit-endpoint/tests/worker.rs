@@ -238,7 +238,8 @@ async fn a_store_that_cannot_be_read_is_told_to_the_caller_until_it_can_be() {
     let at = |name: &str, end: &str| host.places.state.join(format!("{name}{end}"));
     let back: Vec<_> = ["", "-wal", "-shm"].map(|end| (at("aside.db", end), at("store.db", end))).into();
     back.iter().for_each(|(to, from)| std::fs::rename(from, to).unwrap());
-    std::fs::write(host.places.state.join("store.db"), [7; 4096]).unwrap();
+    std::fs::write(at("store", ".db"), [7; 4096]).unwrap();
+    std::fs::set_permissions(at("store", ".db"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     host.start_idle(600);
     let holder = host.client(Some(&host.own.token));
     assert_eq!(refusal(&holder, &read_context()).await, "store_unreadable");

@@ -68,7 +68,8 @@ pub fn check_private(path: &Path) -> Result<()> {
 pub(crate) fn check_private_file(path: &Path) -> Result<()> {
     let meta = std::fs::symlink_metadata(path).map_err(doing_at(path, "looking at it"))?;
     let why = if meta.is_file() {
-        shared_fault(&meta, nix::unistd::geteuid().as_raw())
+        let open = "is open to group or world; make it owner-only (chmod 600)";
+        shared_fault(&meta, nix::unistd::geteuid().as_raw(), open)
     } else {
         Some("is not a file (a symbolic link is not followed)")
     };
@@ -80,14 +81,14 @@ fn privacy_fault(meta: &Metadata, uid: u32) -> Option<&'static str> {
     if !meta.is_dir() {
         return Some("is not a directory (a symbolic link is not followed)");
     }
-    shared_fault(meta, uid)
+    shared_fault(meta, uid, "is open to group or world; make it owner-only (chmod 700)")
 }
 
-fn shared_fault(meta: &Metadata, uid: u32) -> Option<&'static str> {
+fn shared_fault(meta: &Metadata, uid: u32, open: &'static str) -> Option<&'static str> {
     if meta.uid() != uid {
         Some("belongs to another user; run as its owner, or choose another directory")
     } else if meta.mode() & 0o077 != 0 {
-        Some("is open to group or world; make it owner-only (chmod go-rwx)")
+        Some(open)
     } else {
         None
     }
