@@ -336,6 +336,7 @@ fn a_token_that_is_rotated_a_moment_after_the_refusal_is_taken() {
         }
         let path = path.clone();
         std::thread::spawn(move || {
+            // The moment is what is tested: `os` has its refusal, and the file is still the old one.
             std::thread::sleep(std::time::Duration::from_millis(300));
             rotate(&path, "second");
         });

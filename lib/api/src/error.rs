@@ -208,6 +208,16 @@ impl Serialize for Code {
     }
 }
 
+/// An error with its causes, for a log: `what: why: why`. Never for a caller, as causes name paths.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
 /// One fault of a configuration: where, which rule, and what to do. Never a value (C01).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Diagnostic {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use conduit_api::error::Diagnostic;
+use conduit_api::error::{Diagnostic, with_causes};
 use conduit_api::{ApiError, Code};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -82,15 +82,10 @@ impl Error {
 
     /// What ends a start, in whole, for the log of the program: paths and causes too.
     pub fn at_start(&self) -> ApiError {
-        let mut message = self.to_string();
-        let mut cause = match self {
-            Self::Store(_) => None, // transparent: it says so itself
-            _ => std::error::Error::source(self),
+        let message = match self {
+            Self::Store(_) => self.to_string(), // it says its causes itself
+            _ => with_causes(self),
         };
-        while let Some(error) = cause {
-            message = format!("{message}: {error}");
-            cause = error.source();
-        }
         ApiError { message, ..self.to_api() }
     }
 }

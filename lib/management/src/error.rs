@@ -1,5 +1,6 @@
 //! What a handler refuses, until the edge turns it into a reply and, where the host is at fault, a line in the log.
 
+use conduit_api::error::with_causes;
 use conduit_api::{ApiError, Code, Retry};
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
@@ -43,13 +44,7 @@ impl Error {
 
     /// What ends the program: its log says it once, with causes, when the program does.
     pub(crate) fn fatal(&self) -> ApiError {
-        let mut message = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            message = format!("{message}: {error}");
-            cause = error.source();
-        }
-        ApiError::new(self.told().code, message)
+        ApiError::new(self.told().code, with_causes(self))
     }
 
     fn told(&self) -> ApiError {

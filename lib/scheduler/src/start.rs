@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use conduit_api::error::with_causes;
 use conduit_api::{ApiError, AttemptId, Code};
 use conduit_config::Binding;
 use conduit_coordination::executions::{self, Claimed};
@@ -199,13 +200,7 @@ fn launch(
 
 /// The refusal that is passed on, which leaves out the causes; they are logged here.
 fn chained<E: std::error::Error + Into<ApiError>>(error: E) -> ApiError {
-    let (mut causes, mut source) = (error.to_string(), error.source());
-    while let Some(cause) = source {
-        causes.push_str(": ");
-        causes.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    tracing::warn!(error = causes, "a step of a start failed");
+    tracing::warn!(error = with_causes(&error), "a step of a start failed");
     error.into()
 }
 

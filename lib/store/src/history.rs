@@ -78,7 +78,7 @@ impl History {
     /// call shall fail for it. Errors: as for the store, when that does not help.
     pub fn open(state: &StateDir) -> Result<Self> {
         match Self::on(state) {
-            Err(error @ (Error::Unreadable { .. } | Error::Sql { .. } | Error::StateUnavailable { .. })) => {
+            Err(error @ (Error::Unreadable { .. } | Error::Sql { .. })) => {
                 let file = state.history_file();
                 tracing::error!(%error, path = %file.display(), "the history cannot be used; it is set aside, and begun anew");
                 for end in ["", "-wal", "-shm"] {

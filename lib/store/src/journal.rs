@@ -51,7 +51,7 @@ pub(crate) struct Journal {
 }
 
 /// A file by its name and by what it is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Opened {
     path: PathBuf,
     device: u64,
@@ -62,6 +62,12 @@ impl Opened {
     fn look(path: PathBuf) -> Result<Self> {
         let meta = std::fs::symlink_metadata(&path).map_err(doing_at(&path, "looking at it"))?;
         Ok(Self { device: meta.dev(), inode: meta.ino(), path })
+    }
+
+    /// Whether its name is still its own.
+    fn is_there(&self) -> bool {
+        let meta = std::fs::symlink_metadata(&self.path);
+        meta.is_ok_and(|meta| (meta.dev(), meta.ino()) == (self.device, self.inode))
     }
 }
 
@@ -127,7 +133,7 @@ impl Journal {
     /// running processes, and what is acknowledged now nobody would ever find.
     pub fn present(&self) -> Result<()> {
         for opened in &self.files {
-            if Opened::look(opened.path.clone()).ok().as_ref() != Some(opened) {
+            if !opened.is_there() {
                 let why = "it was removed or replaced under running processes; stop every process of the suite, put it back, then start";
                 let (path, source) = (opened.path.clone(), io::Error::other(why));
                 return Err(Error::StateUnavailable { path, doing: "finding the store's file", source });

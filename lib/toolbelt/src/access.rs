@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
+use conduit_api::error::with_causes;
 use conduit_api::limits::{NAME_BYTES_MAX, REQUEST_ID_BYTES_MAX};
 use conduit_api::{ApiError, ExecutionId};
 use conduit_config::Snapshot;
@@ -157,16 +158,6 @@ fn warn_if_lost(written: conduit_store::error::Result<()>) {
 fn log(error: &Error, execution: &ExecutionId) {
     let api = error.to_api();
     if api.code.status() >= 500 {
-        tracing::error!(%execution, error = %chain(error), "a call failed");
+        tracing::error!(%execution, error = with_causes(error), "a call failed");
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
 }

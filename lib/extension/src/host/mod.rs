@@ -212,8 +212,8 @@ impl ExtensionHost {
                 }
                 response
             }),
-            Err(Failure::Refused(refusal)) => {
-                Err(refusal_of(refusal).map_or_else(|why| unavailable(&why), Error::Operation))
+            Err(Failure::Refused(OperationError { code, message })) => {
+                Err(Error::Operation(ApiError::of_extension(code, message)))
             }
             Err(Failure::Unavailable(why)) => Err(unavailable(&why)),
             Err(Failure::Failed(why)) if admitted.idempotent() => Err(unavailable(&why)),
@@ -247,7 +247,12 @@ impl ExtensionHost {
         let running = alone(async move { extension.invoke(&call).await });
         let invoked = timeout(HANDLER_TIME_MAX, running)
             .await
-            .unwrap_or_else(|_| Err(Failure::Failed("it took too long".into())))?;
+            .unwrap_or_else(|_| Err(Failure::Failed("it took too long".into())));
+        // One that may not be passed on is no answer: whether anything was done is unknown.
+        if let Err(Failure::Refused(refusal)) = &invoked {
+            refusal_of(refusal.clone()).map_err(Failure::Failed)?;
+        }
+        let invoked = invoked?;
         match (&invoked, admitted.kind()) {
             (Invoked::Output(output), OperationKind::Handler) => refuse_large(output)?,
             (Invoked::Wait(plan), OperationKind::Wait) => {

@@ -95,6 +95,11 @@ async fn whatever_a_handler_does_wrong_is_contained_and_what_may_run_again_may()
             assert!(!refused.message.contains("dies"), "the caller learns nothing of the inside");
             assert_eq!((world.count("replay"), world.count("intent"), world.count("event")), (0, 0, 1), "{at}");
         }
+        for (at, wrong) in wrongs.iter().enumerate() {
+            wrong(&lab);
+            let id = format!("once-{at}");
+            assert_eq!(speaker.refusal(&host, "lab.once", &id, 1).await, "in_doubt", "{at}: it may have been done");
+        }
         lab.does(|_| async { Ok(Invoked::Output(json!("done"))) });
         assert_eq!(speaker.call(&host, "lab.do", "r", 1).await.unwrap().output, json!("done"));
     })
