@@ -93,6 +93,7 @@ fn kind(spec: &OperationSpec) -> String {
     let mut kind = match spec.kind {
         OperationKind::Builtin => "builtin",
         OperationKind::Handler => "handler",
+        OperationKind::Read => "read",
         OperationKind::Wait => "becomes a Wait",
         OperationKind::Emission => "becomes an Event",
     }

@@ -4,6 +4,7 @@ mod bypass;
 mod calls;
 mod doubts;
 mod gates;
+mod reads;
 mod replays;
 mod support;
 mod translated;

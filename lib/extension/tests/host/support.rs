@@ -24,8 +24,8 @@ use serde_json::{Map, Value, json};
 
 pub const LONG_US: i64 = 3_600_000_000;
 /// Everything that an execution here is granted.
-pub const OPERATIONS: [&str; 8] =
-    ["emit", "wait", "declare_outcome", "read_context", "lab.do", "lab.once", "lab.wait", "lab.emit"];
+pub const OPERATIONS: [&str; 9] =
+    ["emit", "wait", "declare_outcome", "read_context", "lab.do", "lab.once", "lab.look", "lab.wait", "lab.emit"];
 
 /// `lab` with one operation of each kind; it may wait for `lab.*`.
 pub fn lab() -> Registration {
@@ -38,6 +38,7 @@ pub fn lab() -> Registration {
         operations: vec![
             operation("lab.do", OperationKind::Handler),
             once,
+            operation("lab.look", OperationKind::Read),
             operation("lab.wait", OperationKind::Wait),
             operation("lab.emit", OperationKind::Emission),
         ],

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use conduit_api::Version;
 use conduit_extension::desk::Desk;
 use conduit_extension::{Answer, Extension, Failure, Invocation, Invoked};
-use conduit_toolbelt::registry::{Member, OperationSpec, Registration, Toolset};
+use conduit_toolbelt::registry::{Member, OperationKind, OperationSpec, Registration, Toolset};
 use serde_json::{Value, json};
 
 /// Its name, and its namespace.
@@ -33,21 +33,22 @@ pub fn registration() -> Registration {
         "type": "object", "additionalProperties": false,
         "properties": {"limit": {"type": "integer", "minimum": 1, "maximum": ITEMS_MAX}},
     });
+    let read = |name, summary, input| OperationSpec::new(name, summary, input).kind(OperationKind::Read);
     let operations = vec![
-        OperationSpec::new(WORK, "Show the Work that this execution is of", nothing),
-        OperationSpec::new(EVENTS, "List the Events of this Work, newest first", limited.clone()),
-        OperationSpec::new(CHILDREN, "List the Works that this Work created, newest first", limited.clone()),
-        OperationSpec::new(EXECUTIONS, "List the executions of this Work, newest first", limited),
+        read(WORK, "Show the Work that this execution is of", nothing),
+        read(EVENTS, "List the Events of this Work, newest first", limited.clone()),
+        read(CHILDREN, "List the Works that this Work created, newest first", limited.clone()),
+        read(EXECUTIONS, "List the executions of this Work, newest first", limited),
     ];
     let since = Version::new(0, 1, 0);
-    let read = Toolset {
+    let toolset = Toolset {
         name: "introspection.read".into(),
         summary: "Look at the execution's own Work".into(),
         operations: operations.iter().map(|spec| Member::new(&*spec.name, since)).collect(),
     };
     Registration {
         operations,
-        toolsets: vec![read],
+        toolsets: vec![toolset],
         ..Registration::new(NAME, since, "What an execution may see of its own Work")
     }
 }

@@ -115,6 +115,8 @@ pub enum OperationKind {
     /// By the extension, outside any transaction (T13).
     #[default]
     Handler,
+    /// By the extension, which changes nothing: asked again it looks again, so nothing of the call is kept to answer by.
+    Read,
     /// The extension translates the input to a Wait, which is declared like `wait` (T17).
     Wait,
     /// The extension translates the input to an Event, which is accepted like `emit`'s (T17).

@@ -106,6 +106,9 @@ impl<'r> Check<'r> {
             if spec.kind == OperationKind::Builtin {
                 self.invalid(name, "is said to be a builtin; only the host has builtins");
             }
+            if spec.kind == OperationKind::Read && !spec.idempotent {
+                self.invalid(name, "only reads, and is said not to be repeatable");
+            }
             if let Some(odd) = spec.capabilities.iter().find(|c| !is_name(c) && !is_namespaced(c)) {
                 self.invalid(name, format!("serves `{odd}`, which is no name of a capability"));
             }

@@ -97,6 +97,16 @@ fn the_rest_of_a_registration_is_checked_as_well() {
     assert_eq!(parts, expected.map(|(part, fault)| (part.to_owned(), fault)));
 }
 
+/// T14
+#[test]
+fn what_only_reads_can_be_asked_again() {
+    let once = |kind| OperationSpec { idempotent: false, kind, ..operation("demo.a") };
+    let with = |spec| refused(vec![Registration { operations: vec![spec], ..registration("demo", &[]) }]);
+    assert_eq!(with(once(OperationKind::Read)), [("demo.a".to_owned(), Fault::Invalid)]);
+    assert_eq!(with(once(OperationKind::Handler)), []);
+    assert_eq!(with(operation("demo.a").kind(OperationKind::Read)), []);
+}
+
 /// S04
 #[test]
 fn a_toolset_stays_in_its_namespace_and_grants_its_own_operations_and_builtins_as_old_as_the_release() {
