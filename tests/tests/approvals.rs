@@ -6,6 +6,7 @@ use conduit_api::views::{ApprovalView, EventView, GatesView, Page};
 use conduit_client::ClientError;
 use conduit_tests::execution::call_as;
 use conduit_tests::{Execution, Suite, config, until};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const INTROSPECTION: [&str; 4] =
@@ -292,11 +293,22 @@ fn an_execution_sees_its_own_work_and_nothing_of_another() {
     for odd in [json!({"limit": 0}), json!({"limit": 51}), json!({"work_id": other.work})] {
         assert_eq!(refusal(mine.call("introspection.events", odd)).1, "invalid_request");
     }
+    let enable = |extensions: Value| {
+        let mut changed = configuration(json!({}), held(suite.home()));
+        changed["extensions"] = extensions;
+        let applied: Value = suite.client().post("/v1/config/apply", &json!({"config": changed})).unwrap();
+        assert_eq!(applied["valid"], json!(true));
+    };
+    // Where no gate judges it, a look needs no daemon.
+    enable(json!({"introspection": {"enabled": true}}));
+    let daemon = suite.process("open-conduitd");
+    daemon.signal(Signal::SIGSTOP);
+    let shown = mine.call("introspection.work", json!({})).unwrap();
+    assert_eq!(shown["work"]["id"], json!(mine.work));
+    assert_eq!(refusal(mine.call("introspection.events", json!({"limit": 0}))).1, "invalid_request");
+    daemon.signal(Signal::SIGCONT);
     // Without an entry that enables it there is no such operation.
-    let mut without = configuration(json!({}), held(suite.home()));
-    without["extensions"] = json!({});
-    let applied: Value = suite.client().post("/v1/config/apply", &json!({"config": without})).unwrap();
-    assert_eq!(applied["valid"], json!(true));
+    enable(json!({}));
     assert_eq!(refusal(mine.call("introspection.work", json!({}))).1, "forbidden");
 }
 

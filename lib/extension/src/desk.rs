@@ -6,6 +6,7 @@
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
+use conduit_api::ApiError;
 use conduit_config::Snapshot;
 use conduit_store::{Read, StateDir, Store, Write};
 use conduit_toolbelt::Live;
@@ -40,6 +41,17 @@ impl From<Fault> for Failure {
         match fault {
             Fault::Refused(refusal) => Self::Refused(refusal),
             fault => Self::Unavailable(fault.to_string()),
+        }
+    }
+}
+
+impl From<Fault> for conduit_toolbelt::Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Store(error) => Self::Store(error),
+            Fault::Config(error) => Self::Config(error),
+            Fault::Coordination(error) => Self::Coordination(error),
+            Fault::Refused(OperationError { code, message }) => Self::Operation(ApiError::of_extension(code, message)),
         }
     }
 }

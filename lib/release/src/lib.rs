@@ -1,13 +1,14 @@
 //! What this release has: the one list of extensions, executors and playbooks, which every program reads alike.
 //!
-//! Only data and checks of configurations stand here. What carries an operation out is linked by the program that does so;
-//! a worker that decides about a call of an extension's operation need not have the extension's code.
+//! Data and checks of configurations stand here, and the reads that a worker carries out itself. What carries every other
+//! operation out is linked by the program that does so.
 #![forbid(unsafe_code)]
 
 pub mod playbooks;
 pub mod reference;
 
 use conduit_config::Registered;
+use conduit_toolbelt::reader::Readers;
 use conduit_toolbelt::registry::{Registration, Registry};
 
 /// The extensions that come with the suite, in any order.
@@ -34,6 +35,11 @@ pub fn registry() -> Registry {
     registry
 }
 
+/// The reads of these extensions that a process with a view of the store carries out itself.
+pub fn readers() -> Readers {
+    Readers::new(conduit_extension_introspection::readers())
+}
+
 /// What a configuration may refer to: the operations, toolsets and extensions of `registry`, the executors and the playbooks.
 pub fn references(registry: &Registry) -> Registered {
     let registered = Registered::of(registry.catalogue().clone()).executor_with_playbook(
@@ -53,6 +59,7 @@ pub fn references(registry: &Registry) -> Registered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conduit_toolbelt::registry::OperationKind;
 
     /// T16, S04
     #[test]
@@ -65,6 +72,17 @@ mod tests {
                 assert!(known.violations(&serde_json::json!({})).is_ok(), "{}", spec.name);
             }
         }
+    }
+
+    /// T16
+    #[test]
+    fn what_a_worker_reads_by_itself_is_a_read_in_the_registry_and_no_read_of_the_suite_is_left_out() {
+        let registry = registry();
+        let specs = registry.registrations().iter().flat_map(|registration| &registration.operations);
+        let mut reads: Vec<&str> =
+            specs.filter(|spec| spec.kind == OperationKind::Read).map(|spec| spec.name.as_str()).collect();
+        reads.sort_unstable();
+        assert_eq!(readers().names().collect::<Vec<_>>(), reads);
     }
 
     /// S05

@@ -17,7 +17,8 @@ use serde_json::{Map, Value};
 use crate::access::{Access, Known, Noted};
 use crate::check::{self, Assertions, Authorized, CreateWork, DeclareOutcome, Emit, Operation, ReadContext, Wait};
 use crate::error::{Error, Result};
-use crate::registry::Registry;
+use crate::reader::{Look, Readers};
+use crate::registry::{OperationKind, Registry};
 use crate::token::{self, TokenRecord};
 use crate::{context, guidance, hosted, operations, replay};
 
@@ -26,6 +27,7 @@ use crate::{context, guidance, hosted, operations, replay};
 pub struct Toolbelt {
     access: Access,
     execution: ExecutionId,
+    readers: Readers,
 }
 
 /// A call that was carried out.
@@ -39,7 +41,13 @@ pub struct Called {
 impl Toolbelt {
     /// Opens the store of `state` for the socket of `execution`, whose calls are of operations of `registry`.
     pub fn open(state: &Path, execution: ExecutionId, registry: Rc<Registry>) -> Result<Self> {
-        Ok(Self { access: Access::open(state, registry)?, execution })
+        Ok(Self { access: Access::open(state, registry)?, execution, readers: Readers::default() })
+    }
+
+    /// With what it can read by itself.
+    #[must_use]
+    pub fn with_readers(self, readers: Readers) -> Self {
+        Self { readers, ..self }
     }
 
     /// Carries out one call, or refuses it; either way a record of it is kept (T05, T06).
@@ -72,6 +80,48 @@ impl Toolbelt {
             tracing::warn!(%error, "an operation is not known, and the newest generation cannot be looked at");
         }
         look.registry().operation(operation).is_some_and(|known| known.registration.is_some())
+    }
+
+    /// Carries out a call of an extension's operation that only reads, in one view; `None` when it is for
+    /// [`Toolbelt::forward`]: nobody here can read it, or a gate judges it.
+    ///
+    /// Errors: those of checks 1 to 5 (T05), and `invalid_request`.
+    pub fn read(
+        &mut self,
+        bearer: &str,
+        request: &CallRequest,
+        header_key: Option<&str>,
+    ) -> Result<Option<CallResponse>, ApiError> {
+        let Some(reader) = self.readers.get(&request.operation) else { return Ok(None) };
+        let now = Clock.now();
+        let digest = token::digest(bearer);
+        let request_id = request.request_id.as_deref().or(header_key);
+        let assertions = self.assertions(Some(request));
+        let mut seen = None;
+        let Access { store, look, .. } = &mut self.access;
+        let looked = store.read(|r| {
+            let Known { token, snapshot } = look.known(r, &digest)?;
+            seen.clone_from(&token);
+            let registry = look.registry();
+            let authorized = hosted::authorize(token, &assertions, &request.operation, &snapshot, registry, now)?;
+            let known = registry.operation(&request.operation).filter(|known| known.spec.kind == OperationKind::Read);
+            let Some(known) = known else { return Ok(None) };
+            if hosted::is_judged(registry, &snapshot, known.registration) {
+                return Ok(None);
+            }
+            r.guard(authorized.fence(), authorized.demand(), now)?;
+            check_request_id(request_id)?;
+            hosted::refuse_input(&known, &request.input)?;
+            reader(&Look { read: r, token: authorized.token(), input: &request.input }).map(Some)
+        });
+        match looked {
+            Ok(None) => Ok(None),
+            Ok(Some(output)) => {
+                let done = Ok(Some(CallResponse::new(output)));
+                self.answered(seen.as_ref(), &request.operation, request_id, done, now)
+            }
+            Err(error) => self.answered(seen.as_ref(), &request.operation, request_id, Err(error), now),
+        }
     }
 
     /// Checks a call of an extension's operation as far as this process can, so that the extension host hears only of callers

@@ -17,6 +17,7 @@ pub mod hosted;
 mod live;
 mod operations;
 pub mod packages;
+pub mod reader;
 pub mod registry;
 mod replay;
 pub mod sweep;

@@ -66,6 +66,17 @@ impl Part {
         Ok(self.0.stdin.as_mut().ok_or("no standard input")?.write_all(b"go\n")?)
     }
 
+    /// Sends `line`, which has its end, and reads a line back; how long that took.
+    pub fn exchange(&mut self, line: &str) -> Result<Duration> {
+        let input = self.0.stdin.as_mut().ok_or("no standard input")?;
+        let output = self.0.stdout.as_mut().ok_or("no standard output")?;
+        let mut answer = vec![0; line.len()];
+        let begun = Instant::now();
+        input.write_all(line.as_bytes())?;
+        output.read_exact(&mut answer)?;
+        Ok(begun.elapsed())
+    }
+
     fn answer(&mut self) -> Result<u64> {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().ok_or("no standard output")?).read_line(&mut line)?;

@@ -7,8 +7,10 @@
 
 mod cpu;
 mod exchange;
+mod extensions;
 mod floors;
 mod measures;
+mod package;
 mod table;
 
 use std::path::PathBuf;
@@ -45,6 +47,12 @@ enum Part {
     /// Write down when this process began to run
     #[command(hide = true)]
     Stamp { folder: PathBuf },
+    /// Return each line
+    #[command(hide = true)]
+    Pipe,
+    /// Speak the extension protocol, with as many operations
+    #[command(hide = true)]
+    Package { name: String, operations: usize },
 }
 
 /// How much is measured.
@@ -66,6 +74,8 @@ fn main() -> ExitCode {
         Some(Part::Echo { socket }) => floors::echo_server(&socket),
         Some(Part::Writer { database, millis }) => floors::writer(&database, Duration::from_millis(millis)),
         Some(Part::Stamp { folder }) => floors::stamp(&folder),
+        Some(Part::Pipe) => package::pipe(),
+        Some(Part::Package { name, operations }) => package::serve(&name, operations),
         None => bench(args.bin_dir, args.quick).map(|table| print!("{table}")),
     };
     match done {
@@ -87,7 +97,11 @@ fn bench(bin_dir: Option<PathBuf>, quick: bool) -> Result<Table> {
         Effort { turns: 10, samples: 200, spawns: 20, rate: Duration::from_millis(1500) }
     };
     let mut table = Table::default();
-    measures::all(bin_dir, effort, &mut table)?;
+    if let Some(folder) = &bin_dir {
+        conduit_tests::programs::check(folder)?;
+    }
+    measures::all(bin_dir.as_ref(), effort, &mut table)?;
+    extensions::all(bin_dir.as_ref(), effort, &mut table)?;
     if quick {
         table.remark("quick run: too few samples to quote");
     }

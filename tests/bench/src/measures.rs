@@ -14,7 +14,7 @@ use crate::floors::{self, Bare, PAYLOAD, Part};
 use crate::table::{Samples, Table, Target, rate, time};
 use crate::{Effort, Result};
 
-const CALL: &str = "/v1/toolbelt/call";
+pub const CALL: &str = "/v1/toolbelt/call";
 /// Most callers at once; each has an execution of its own.
 const CALLERS_MAX: usize = 64;
 /// What an idle suite may hold in memory, in KiB.
@@ -23,11 +23,11 @@ const IDLE_KIB: f64 = 30.0 * 1024.0;
 const OS_BYTES: f64 = 3.0 * 1024.0 * 1024.0;
 /// Calls of one kind in a row: a caller that asks again and again. Not one by one: a journal makes a commit wait when another
 /// process synced just before, and a program that was not at work for a while has to be read into the caches first.
-const BLOCK: usize = 100;
+pub const BLOCK: usize = 100;
 /// How long an idle suite is watched for wake-ups.
 const IDLE_WATCH: Duration = Duration::from_secs(5);
 
-pub fn all(bin_dir: Option<PathBuf>, effort: Effort, table: &mut Table) -> Result<()> {
+pub fn all(bin_dir: Option<&PathBuf>, effort: Effort, table: &mut Table) -> Result<()> {
     let own = std::env::current_exe()?;
     let mut setup = Setup::new(|home| {
         let own = own.to_string_lossy();
@@ -36,8 +36,7 @@ pub fn all(bin_dir: Option<PathBuf>, effort: Effort, table: &mut Table) -> Resul
         config::one_scope(json!({"hold": config::hold(home), "stamp": config::binding(&stamp)}), json!([]))
     });
     if let Some(folder) = bin_dir {
-        conduit_tests::programs::check(&folder)?;
-        setup.programs = folder;
+        setup.programs.clone_from(folder);
     }
     let suite = Suite::start_with(setup);
     idle(&suite, table);
@@ -90,7 +89,7 @@ fn idle(suite: &Suite, table: &mut Table) {
     table.compare("idle suite, wake-ups", format!("{woken:.1} /s"), "1 /s".into(), woken, Target::AtMost(1.0));
 }
 
-fn read_context() -> String {
+pub fn read_context() -> String {
     json!({"operation": "read_context"}).to_string()
 }
 
@@ -100,7 +99,7 @@ fn emit(request_id: &str) -> String {
 }
 
 /// Runs `work` on one thread, where local tasks may be spawned.
-fn on_one_thread<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+pub fn on_one_thread<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, work)
 }

@@ -73,10 +73,11 @@ impl Desk {
             Some(open) => open,
             closed => {
                 let opened = Toolbelt::open(&self.state, self.execution.clone(), Rc::new(conduit_release::registry()));
-                closed.insert(opened.map_err(|error| {
+                let opened = opened.map_err(|error| {
                     tracing::error!(execution_id = self.execution.as_str(), %error, "the toolbelt could not be opened");
                     error.to_api()
-                })?)
+                })?;
+                closed.insert(opened.with_readers(conduit_release::readers()))
             }
         };
         use_it(toolbelt)
@@ -127,17 +128,21 @@ impl Desk {
         Ok(Reply::json(200, &called.response))
     }
 
-    /// A place among the [`REQUESTS_MAX`]. Error: `too_many_requests`.
-    /// A call of an extension's operation: judged here, so that the daemon hears only of callers that may call, and carried
-    /// out there.
+    /// A call of an extension's operation: carried out here when it only reads and no gate judges it. Every other is decided
+    /// here, so that the daemon hears only of callers that may call, and carried out there.
     async fn pass_on(&self, bearer: &str, call: &CallRequest, key: Option<&str>) -> Result<Reply, Fault> {
-        let judged = self.with(|toolbelt| toolbelt.forward(bearer, call, key));
+        let read = self.with(|toolbelt| toolbelt.read(bearer, call, key));
         self.calls.set(self.calls.get() + 1);
         self.noted.notify_one();
+        if let Some(response) = read.map_err(Fault::Refused)? {
+            return Ok(Reply::json(200, &response));
+        }
+        let judged = self.with(|toolbelt| toolbelt.forward(bearer, call, key));
         let response = self.host.call(&judged.map_err(Fault::Refused)?).await.map_err(Fault::Refused)?;
         Ok(Reply::json(200, &response))
     }
 
+    /// A place among the [`REQUESTS_MAX`]. Error: `too_many_requests`.
     fn read_slot(&self) -> Result<ReadSlot<'_>, Fault> {
         if self.reading.get() >= REQUESTS_MAX {
             return Err(Fault::Refused(ApiError::new(

@@ -28,17 +28,13 @@ pub(super) enum Gated {
 
 /// Whether a gate is to be asked about `admitted` at all.
 pub(super) fn any(admitted: &Admitted) -> bool {
-    admitted.registry().registrations().iter().any(|registration| is_asked(registration, admitted))
-}
-
-fn is_asked(registration: &Registration, admitted: &Admitted) -> bool {
-    registration.gate && registration.name != admitted.extension() && admitted.registers(&registration.name)
+    admitted.registry().registrations().iter().any(|registration| admitted.is_judged_by(registration))
 }
 
 /// Asks one gate after another about `admitted`; `extensions` gives the extension of a registration.
 pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option<Rc<dyn Extension>>) -> Gated {
     let end = Instant::now() + GATES_TIME_MAX;
-    for registration in admitted.registry().registrations().iter().filter(|one| is_asked(one, admitted)) {
+    for registration in admitted.registry().registrations().iter().filter(|one| admitted.is_judged_by(one)) {
         let gate = registration.name.clone();
         let answer = match extensions(&gate) {
             Some(extension) => one(extension, call_of(admitted), end).await,

@@ -8,11 +8,13 @@ mod look;
 
 use std::rc::Rc;
 
-use conduit_api::Version;
-use conduit_extension::desk::Desk;
+use conduit_api::{Code, Version, WorkId};
+use conduit_extension::desk::{Desk, Fault};
 use conduit_extension::{Answer, Extension, Failure, Invocation, Invoked};
+use conduit_store::Read;
+use conduit_toolbelt::reader::{Look, Reader};
 use conduit_toolbelt::registry::{Member, OperationKind, OperationSpec, Registration, Toolset};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Its name, and its namespace.
 pub const NAME: &str = "introspection";
@@ -65,20 +67,39 @@ impl Introspection {
     }
 
     fn answer(&self, call: &Invocation) -> Result<Invoked, Failure> {
-        let work = &call.authority.work_id;
-        let limit = call.input.get("limit").and_then(Value::as_u64).unwrap_or(ITEMS_DEFAULT).min(ITEMS_MAX);
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let shown = self.desk.read(|r, _| match call.operation.as_str() {
-            WORK => look::work(r, work),
-            EVENTS => look::events(r, work, limit),
-            CHILDREN => look::children(r, work, limit),
-            EXECUTIONS => look::executions(r, work, limit),
-            _ => Ok(None),
-        })?;
+        let shown = self.desk.read(|r, _| shown(r, &call.operation, &call.authority.work_id, &call.input))?;
         shown
             .map(Invoked::Output)
             .ok_or_else(|| Failure::Failed("it has no such operation, or the Work is gone".into()))
     }
+}
+
+/// What an operation shows of `work`; `None` when there is no such operation, or the Work is gone.
+fn shown(r: &Read<'_>, operation: &str, work: &WorkId, input: &Map<String, Value>) -> Result<Option<Value>, Fault> {
+    let limit = input.get("limit").and_then(Value::as_u64).unwrap_or(ITEMS_DEFAULT).min(ITEMS_MAX);
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    match operation {
+        WORK => look::work(r, work),
+        EVENTS => look::events(r, work, limit),
+        CHILDREN => look::children(r, work, limit),
+        EXECUTIONS => look::executions(r, work, limit),
+        _ => Ok(None),
+    }
+}
+
+/// Its reads, for whoever decides about a call and has a view of the store already.
+pub fn readers() -> [(&'static str, Reader); 4] {
+    [
+        (WORK, |look| read(WORK, look)),
+        (EVENTS, |look| read(EVENTS, look)),
+        (CHILDREN, |look| read(CHILDREN, look)),
+        (EXECUTIONS, |look| read(EXECUTIONS, look)),
+    ]
+}
+
+fn read(operation: &str, look: &Look<'_>) -> Result<Value, conduit_toolbelt::Error> {
+    let gone = || conduit_toolbelt::Error::operation(Code::ExtensionUnavailable, "the Work is gone");
+    shown(look.read, operation, &look.token.work, look.input)?.ok_or_else(gone)
 }
 
 impl Extension for Introspection {

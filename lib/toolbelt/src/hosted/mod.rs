@@ -22,7 +22,7 @@ use crate::access::{Access, Known, Noted};
 use crate::check::{self, Assertions, Authorized, Registered};
 use crate::error::{Error, Result};
 use crate::operations;
-use crate::registry::{OperationKind, Registry};
+use crate::registry::{OperationKind, Registration, Registry};
 use crate::token::{self, TokenRecord};
 use crate::{call, replay};
 
@@ -92,9 +92,9 @@ impl Admitted {
     pub const fn token(&self) -> &TokenRecord {
         self.authorized.token()
     }
-    /// Whether the registration is active in the generation that the call was decided by.
-    pub fn registers(&self, extension: &str) -> bool {
-        self.snapshot.registers(extension)
+    /// Whether the gate of `registration` is asked about the call (G01).
+    pub fn is_judged_by(&self, registration: &Registration) -> bool {
+        judges(registration, Some(&self.extension), &self.snapshot)
     }
 
     /// Names the exact call, whatever its request ID: what a gate's decision is bound to (design §9.7). It names the Work
@@ -348,7 +348,7 @@ pub fn in_doubt() -> Error {
 }
 
 /// Error: `invalid_request` with a diagnostic for each violation of the schema: a place and a remedy, never a value.
-fn refuse_input(known: &crate::registry::Known<'_>, input: &Map<String, Value>) -> Result<()> {
+pub(crate) fn refuse_input(known: &crate::registry::Known<'_>, input: &Map<String, Value>) -> Result<()> {
     match known.violations(&Value::Object(input.clone())) {
         Ok(violations) if violations.is_empty() => Ok(()),
         Ok(diagnostics) => Err(Error::Operation(ApiError {
@@ -360,6 +360,17 @@ fn refuse_input(known: &crate::registry::Known<'_>, input: &Map<String, Value>) 
             Err(Error::operation(Code::Internal, "the operation's schema cannot be used"))
         }
     }
+}
+
+/// Whether a gate is asked before an operation of `owner` runs (G01, G02): every active one but the owner's.
+pub fn is_judged(registry: &Registry, snapshot: &Snapshot, owner: Option<&Registration>) -> bool {
+    let owner = owner.map(|owner| owner.name.as_str());
+    registry.registrations().iter().any(|one| judges(one, owner, snapshot))
+}
+
+/// Whether the gate of `registration` is asked before an operation of `owner` runs.
+pub fn judges(registration: &Registration, owner: Option<&str>, snapshot: &Snapshot) -> bool {
+    registration.gate && Some(registration.name.as_str()) != owner && snapshot.registers(&registration.name)
 }
 
 /// Checks 1 to 4 for an extension's operation: it is declared when its registration is active in the generation.
