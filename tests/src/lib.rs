@@ -7,6 +7,7 @@
 pub mod config;
 pub mod drill;
 pub mod execution;
+pub mod odd;
 pub mod processes;
 pub mod programs;
 pub mod suite;

@@ -23,21 +23,62 @@ pub struct HostCall {
 impl HostCall {
     /// The digest; `None` when it is not spelt as one.
     pub fn bearer(&self) -> Option<[u8; 32]> {
-        let text = self.bearer_digest.as_bytes();
-        let mut digest = [0; 32];
-        if text.len() != 64 {
-            return None;
-        }
-        for (byte, pair) in digest.iter_mut().zip(text.chunks_exact(2)) {
-            let nibble = |digit: u8| match digit {
-                b'0'..=b'9' => Some(digit - b'0'),
-                b'a'..=b'f' => Some(digit - b'a' + 10),
-                _ => None,
-            };
-            *byte = nibble(*pair.first()?)? << 4 | nibble(*pair.get(1)?)?;
-        }
-        Some(digest)
+        digest(&self.bearer_digest)
     }
+}
+
+/// `POST` here has an extension look at settings: a [`HostValidate`], answered by a [`HostValidated`].
+pub const VALIDATE: &str = "/v1/host/validate";
+
+/// Settings that keep their schema, for what no schema says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostValidate {
+    /// SHA-256 of an operator's credential, as in [`HostCall`].
+    pub bearer_digest: String,
+    pub extension: String,
+    pub settings: serde_json::Value,
+}
+
+impl HostValidate {
+    /// The digest; `None` when it is not spelt as one.
+    pub fn bearer(&self) -> Option<[u8; 32]> {
+        digest(&self.bearer_digest)
+    }
+}
+
+/// What the extension found; nothing when the settings are sound.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostValidated {
+    pub faults: Vec<SettingFault>,
+}
+
+/// What is wrong with an extension's settings, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SettingFault {
+    /// JSON pointer into the settings.
+    pub pointer: String,
+    /// What to do about it; repeats no value.
+    pub message: String,
+}
+
+fn digest(text: &str) -> Option<[u8; 32]> {
+    let text = text.as_bytes();
+    let mut digest = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.chunks_exact(2)) {
+        let nibble = |digit: u8| match digit {
+            b'0'..=b'9' => Some(digit - b'0'),
+            b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        *byte = nibble(*pair.first()?)? << 4 | nibble(*pair.get(1)?)?;
+    }
+    Some(digest)
 }
 
 #[cfg(test)]

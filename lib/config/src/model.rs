@@ -24,6 +24,14 @@ pub struct Config {
     pub active: BTreeSet<Arc<str>>,
 }
 
+impl Config {
+    /// The settings of the extension: an empty object where nothing is said.
+    pub fn settings(&self, extension: &str) -> Value {
+        let said = self.extensions.get(extension).map(|said| said.config.clone());
+        said.unwrap_or_else(|| Value::Object(serde_json::Map::new()))
+    }
+}
+
 /// What a configuration says about one extension.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Extension {

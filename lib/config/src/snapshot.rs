@@ -64,6 +64,11 @@ impl Snapshot {
         self.config.active.contains(extension)
     }
 
+    /// The settings of the extension: an empty object where the generation has none.
+    pub fn settings(&self, extension: &str) -> Value {
+        self.config.settings(extension)
+    }
+
     /// The ceiling for Events: whether an Event of type `kind` may be emitted in `scope` now (T07, T08).
     pub fn authorize_event(&self, scope: &ScopeId, kind: &str) -> bool {
         self.enabled_scope(scope).is_some_and(|scope| allows_event(scope.events.iter(), kind))

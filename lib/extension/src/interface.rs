@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+pub use conduit_api::host::SettingFault;
 use conduit_api::toolbelt::{EmitInput, WaitInput};
 use conduit_api::{ExecutionId, ScopeId, WorkId};
 use conduit_toolbelt::registry::Registration;
@@ -36,6 +37,8 @@ pub struct Invocation {
     pub request_id: String,
     pub input: Map<String, Value>,
     pub authority: Authority,
+    /// The extension's own settings, in the generation that the call was decided by.
+    pub settings: Value,
 }
 
 /// What a handler came to.
@@ -97,6 +100,8 @@ pub struct GateCall {
     /// Names the exact call: Work, operation and input, whatever the request ID and the execution. A decision is bound to it (design §9.7).
     /// SHA-256, 64 lower-case hex digits.
     pub call_digest: String,
+    /// The settings of the gate's extension, in the generation that the call was decided by.
+    pub settings: Value,
 }
 
 /// The three answers of a gate (G03).
@@ -114,6 +119,15 @@ pub struct StartCall {
     pub work_id: WorkId,
     pub scope_id: ScopeId,
     pub binding: String,
+    /// The settings of the gate's extension, in the generation that the start is decided by.
+    pub settings: Value,
+}
+
+impl StartCall {
+    /// A call whose settings are those of nobody yet: the host puts each gate's own in.
+    pub fn new(work_id: WorkId, scope_id: ScopeId, binding: impl Into<String>) -> Self {
+        Self { work_id, scope_id, binding: binding.into(), settings: Value::Object(Map::new()) }
+    }
 }
 
 /// An operator's action. The operator was authenticated, and has the role that the action asks for.
@@ -141,6 +155,11 @@ pub trait Extension {
     /// Judges a Work before its first attempt (G06).
     fn start_gate<'a>(&'a self, _call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         Box::pin(async { Err(Failure::Failed("it has no start gate".into())) })
+    }
+
+    /// Looks at settings that keep the schema of its registration, for what no schema says; changes nothing.
+    fn validate<'a>(&'a self, _settings: &'a Value) -> Answer<'a, Result<Vec<SettingFault>, Failure>> {
+        Box::pin(async { Err(Failure::Failed("it does not look at settings".into())) })
     }
 
     /// Carries out an operator's action.

@@ -14,5 +14,5 @@ pub mod package;
 pub use executor::{Executor, Phase, SegmentContext, SegmentEnd, Transport};
 pub use interface::{
     Action, Answer, Authority, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, OperationError,
-    StartCall, WaitPlan,
+    SettingFault, StartCall, WaitPlan,
 };

@@ -5,6 +5,7 @@ use conduit_api::limits::{BODY_BYTES_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, RE
 use conduit_api::views::Page;
 use conduit_api::{Code, ScopeId, WorkId, json};
 use conduit_coordination::queries::{Filter, Key, Listed, Window};
+use conduit_store::digest::Sha256Digest;
 use serde::de::DeserializeOwned;
 
 use crate::cursor;
@@ -15,6 +16,8 @@ use crate::operator::Operator;
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub operator: Operator,
+    /// Digest of its credential: what the daemon knows it by.
+    pub credential: Sha256Digest,
     /// What stands in the `{…}` of the route's path, decoded, in order.
     pub path: Vec<String>,
     pub query: Vec<(String, String)>,

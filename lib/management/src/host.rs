@@ -10,6 +10,7 @@ use conduit_store::{Read, StateDir, Store};
 use conduit_toolbelt::Live;
 use conduit_toolbelt::registry::Registry;
 
+use crate::daemon::Daemon;
 use crate::error::Result;
 use crate::handlers::gates::Gates;
 
@@ -23,6 +24,7 @@ pub(crate) struct Host {
     /// What `config` resolves by.
     referred: Rc<Registry>,
     ringer: Ringer,
+    pub daemon: Rc<Daemon>,
 }
 
 impl Host {
@@ -30,7 +32,16 @@ impl Host {
         let registry = Rc::new(conduit_release::registry());
         let config = config_service(&state, &config_file, &registry);
         let known = Live::new(state.clone(), Rc::clone(&registry));
-        Self { state, store, known, config, config_file, referred: registry, ringer: Ringer::new(places) }
+        Self {
+            state,
+            store,
+            known,
+            config,
+            config_file,
+            referred: registry,
+            ringer: Ringer::new(places),
+            daemon: Rc::new(Daemon::new(places)),
+        }
     }
 
     /// The registrations that are gates, in the order of names.

@@ -7,6 +7,7 @@
 
 mod ask;
 mod cursor;
+mod daemon;
 mod error;
 mod handlers;
 mod host;

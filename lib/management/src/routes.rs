@@ -1,5 +1,8 @@
 //! Every route of the management socket. docs/api.md and the denial tests are read off this table (M04, M07, E08).
 
+use std::cell::RefCell;
+use std::pin::Pin;
+
 use conduit_daemon::http::{Method, Reply};
 
 use crate::ask::Ask;
@@ -56,11 +59,16 @@ pub enum Replay {
     State,
 }
 
+/// The answer of a handler that waits for somebody else; it has the host only while it does not wait.
+pub(crate) type Waits<'h> = Pin<Box<dyn Future<Output = Result<Reply>> + 'h>>;
+
 /// What answers a route.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Handler {
     /// Looks or changes, and is done.
     Whole(fn(&mut Host, &Ask) -> Result<Reply>),
+    /// Waits for the daemon on the way; others are served meanwhile.
+    Waits(for<'h> fn(&'h RefCell<Host>, &'h Ask) -> Waits<'h>),
     /// Finds an artifact, the bytes of which are then verified and sent beside everything else.
     Content(fn(&mut Host, &Ask) -> Result<Recorded>),
 }
@@ -92,6 +100,16 @@ const fn route(
     handler: fn(&mut Host, &Ask) -> Result<Reply>,
 ) -> Route {
     Route { method, path, role, takes, replay, answer, handler: Handler::Whole(handler) }
+}
+
+const fn waits(
+    path: &'static str,
+    role: Role,
+    replay: Replay,
+    answer: &'static str,
+    handler: for<'h> fn(&'h RefCell<Host>, &'h Ask) -> Waits<'h>,
+) -> Route {
+    Route { method: POST, path, role, takes: Body, replay, answer, handler: Handler::Waits(handler) }
 }
 
 const fn content(path: &'static str, find: fn(&mut Host, &Ask) -> Result<Recorded>) -> Route {
@@ -143,8 +161,8 @@ pub static ROUTES: &[Route] = &[
     route(GET,  "/v1/executions/{id}/can-i/{id}", View, Nothing, Free,   "CanIView",       explain::can_execution),
     route(GET,  "/v1/scopes/{id}/bindings/{id}/can-i/{id}", View, Nothing, Free, "CanIView", explain::can_binding),
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
-    route(POST, "/v1/config/validate",        View,    Body,     Free,   "ConfigReply",    config::validate),
-    route(POST, "/v1/config/apply",           Admin,   Body,     Free,   "ConfigReply",    config::apply),
+    waits(      "/v1/config/validate",        View,              Free,   "ConfigReply",    config::validate),
+    waits(      "/v1/config/apply",           Admin,             Free,   "ConfigReply",    config::apply),
     route(GET,  "/v1/packages",               View,    NONE,     Free,   "Page<PackageView>", packages::list),
     route(GET,  "/v1/packages/{id}",          View,    Nothing,  Free,   "PackageView",    packages::get),
     route(POST, "/v1/packages",               Admin,   Body,     Free,   "PackageView",    packages::install),

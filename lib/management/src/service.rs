@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use conduit_api::{ApiError, Code, http as wire};
 use conduit_daemon::http::{HeaderValue, Reply, Request, Service, header};
 use conduit_daemon::path;
+use conduit_store::digest::sha256;
 
 use crate::ask::{self, Ask, check_key};
 use crate::error::{Error, Result};
@@ -43,10 +44,12 @@ impl Management {
         let query = query(route, request.query.as_deref())?;
         let idempotency_key = key(route, request)?;
         let body = if route.takes == Takes::Body { request.json_bytes().await? } else { Default::default() };
-        let ask = Ask { operator, path: captured, query, body, idempotency_key };
+        let credential = sha256(request.bearer().unwrap_or_default().as_bytes());
+        let ask = Ask { operator, credential, path: captured, query, body, idempotency_key };
         // Nothing waits while the host is borrowed, so the borrow is the only one.
         match route.handler {
             Handler::Whole(answer) => answer(&mut self.host.borrow_mut(), &ask),
+            Handler::Waits(answer) => answer(&self.host, &ask).await,
             Handler::Content(find) => {
                 let recorded = find(&mut self.host.borrow_mut(), &ask)?;
                 recorded.content().await

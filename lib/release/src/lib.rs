@@ -9,7 +9,7 @@ pub mod reference;
 
 use conduit_config::Registered;
 use conduit_toolbelt::reader::Readers;
-use conduit_toolbelt::registry::{Registration, Registry};
+use conduit_toolbelt::registry::{Registration, Registry, SettingsSchema};
 
 /// The extensions that come with the suite, in any order.
 pub fn bundled() -> Vec<Registration> {
@@ -50,6 +50,10 @@ pub fn references(registry: &Registry) -> Registered {
     let catalogue = registry.catalogue().clone();
     let registered = registered.extension_of_scopes(conduit_extension_human::NAME, move |config, pointer, scopes| {
         conduit_extension_human::validate(config, pointer, &catalogue, scopes)
+    });
+    let registered = registry.registrations().iter().fold(registered, |registered, registration| {
+        let Some(schema) = registration.settings.clone().map(SettingsSchema::new) else { return registered };
+        registered.extension(&registration.name, move |settings, pointer| schema.faults(settings, pointer))
     });
     let bundled = playbooks::bundled().into_iter();
     let extensions = registry.registrations().iter().flat_map(|registration| registration.playbooks.clone());

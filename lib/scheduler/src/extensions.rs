@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::time::Duration;
 
-use conduit_api::host::{self, HostCall};
+use conduit_api::host;
 use conduit_api::limits::BODY_BYTES_MAX;
 use conduit_api::places::Places;
 use conduit_api::{ApiError, Code, json};
@@ -17,6 +17,7 @@ use conduit_extension::desk::Desk;
 use conduit_extension::host::ExtensionHost;
 use conduit_extension_human::Human;
 use conduit_extension_introspection::Introspection;
+use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 /// Name of the inherited socket.
@@ -68,16 +69,18 @@ struct Reception {
 
 impl Reception {
     async fn answer(&self, request: &mut Request) -> Result<Reply, ApiError> {
-        if request.path != host::CALL {
+        let path = request.path.clone();
+        if ![host::CALL, host::VALIDATE].contains(&path.as_str()) {
             return Err(ApiError::new(Code::NotFound, "there is no such route"));
         }
         if request.method != Method::POST {
             return Err(ApiError::new(Code::MethodNotAllowed, "the route takes POST"));
         }
         let body = request.json_bytes().await?;
-        let call: HostCall =
-            json::read(&body, BODY_BYTES_MAX).map_err(|refused| ApiError::new(Code::InvalidRequest, refused.0))?;
-        let answered = self.host.call(call).await;
+        if path == host::VALIDATE {
+            return Ok(Reply::json(200, &self.host.validate(read(&body)?).await?));
+        }
+        let answered = self.host.call(read(&body)?).await;
         self.called.notify_one();
         Ok(Reply::json(200, &answered?))
     }
@@ -92,6 +95,10 @@ impl Reception {
             }
         }
     }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    json::read(body, BODY_BYTES_MAX).map_err(|refused| ApiError::new(Code::InvalidRequest, refused.0))
 }
 
 impl Service for Reception {

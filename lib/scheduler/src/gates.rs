@@ -27,8 +27,7 @@ pub async fn before_start(host: &Host, live: &Live, claimed: &Claimed) -> Option
             return Some(Ended::not_started(told, None));
         }
     };
-    let call =
-        StartCall { work_id: claimed.work.clone(), scope_id: claimed.scope.clone(), binding: claimed.binding.clone() };
+    let call = StartCall::new(claimed.work.clone(), claimed.scope.clone(), claimed.binding.clone());
     let gated = tokio::select! {
         gated = extensions.ask_to_start(&call, &snapshot) => gated,
         () = live.stop.notified() => return Some(Ended::before_staging(SegmentEnd::Stopped)),

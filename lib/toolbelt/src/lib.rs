@@ -16,6 +16,7 @@ mod guidance;
 pub mod hosted;
 mod live;
 mod operations;
+pub mod operators;
 pub mod packages;
 pub mod reader;
 pub mod registry;

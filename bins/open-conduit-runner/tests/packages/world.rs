@@ -18,6 +18,7 @@ pub const BOUNDS: Bounds = Bounds {
     in_flight: 8,
     initialize: Duration::from_secs(3),
     handler: Duration::from_secs(1),
+    validate: Duration::from_secs(1),
     gate: Duration::from_secs(1),
     cancelled: Duration::from_millis(300),
     idle: Duration::from_millis(1500),
@@ -189,12 +190,13 @@ impl World {
 
     pub fn call(&self, operation: &str, input: Value) -> Invocation {
         let Value::Object(input) = input else { panic!("an object") };
-        Invocation { operation: operation.into(), request_id: "r".into(), input, authority: self.authority() }
+        let authority = self.authority();
+        Invocation { operation: operation.into(), request_id: "r".into(), input, authority, settings: json!({}) }
     }
 
     pub fn question(&self, input: Value) -> GateCall {
-        let Invocation { operation, request_id, input, authority } = self.call("other.do", input);
-        GateCall { operation, request_id, input, authority, call_digest: "0".repeat(64) }
+        let Invocation { operation, request_id, input, authority, settings } = self.call("other.do", input);
+        GateCall { operation, request_id, input, authority, settings, call_digest: "0".repeat(64) }
     }
 }
 

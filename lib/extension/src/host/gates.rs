@@ -37,7 +37,7 @@ pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option
     for registration in admitted.registry().registrations().iter().filter(|one| admitted.is_judged_by(one)) {
         let gate = registration.name.clone();
         let answer = match extensions(&gate) {
-            Some(extension) => one(extension, call_of(admitted), end).await,
+            Some(extension) => one(extension, call_of(admitted, &gate), end).await,
             None => Err(Failure::Failed("it is not running".into())),
         };
         match answer {
@@ -90,7 +90,7 @@ pub(super) async fn ask_start(
         let gate = registration.name.clone();
         let answer = match extensions(&gate) {
             Some(extension) => {
-                let call = call.clone();
+                let call = StartCall { settings: snapshot.settings(&gate), ..call.clone() };
                 let asked = alone(async move { extension.start_gate(&call).await });
                 timeout_at(end, asked).await.unwrap_or_else(|_| Err(too_long()))
             }
@@ -134,13 +134,14 @@ async fn one(extension: Rc<dyn Extension>, call: GateCall, end: Instant) -> Resu
     timeout_at(end, asked).await.unwrap_or_else(|_| Err(too_long()))
 }
 
-fn call_of(admitted: &Admitted) -> GateCall {
+fn call_of(admitted: &Admitted, gate: &str) -> GateCall {
     GateCall {
         operation: admitted.key().operation.clone(),
         request_id: admitted.key().request_id.clone(),
         input: admitted.input().clone(),
         authority: authority(admitted),
         call_digest: hex(&admitted.call_digest()),
+        settings: admitted.settings(gate),
     }
 }
 

@@ -4,6 +4,7 @@
 //! task of its own: neither its panic nor a caller that hangs up ends anything else.
 
 mod gates;
+mod settings;
 mod under_way;
 
 use std::cell::RefCell;
@@ -26,6 +27,7 @@ use tokio::time::timeout;
 pub use gates::GATES_TIME_MAX;
 use gates::Gated;
 pub use gates::StartGated;
+pub use settings::VALIDATE_TIME_MAX;
 use under_way::{Ended, Entry, Place, UnderWay};
 
 use crate::package::Packages;
@@ -255,6 +257,7 @@ impl ExtensionHost {
             request_id: admitted.key().request_id.clone(),
             input: admitted.input().clone(),
             authority: authority(admitted),
+            settings: admitted.settings(admitted.extension()),
         };
         let running = alone(async move { extension.invoke(&call).await });
         let invoked = timeout(HANDLER_TIME_MAX, running)

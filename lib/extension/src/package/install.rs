@@ -11,7 +11,7 @@ use conduit_api::{ApiError, Code, Version};
 use conduit_store::digest::{Sha256Digest, hex};
 use conduit_store::{Now, StateDir};
 use conduit_toolbelt::packages::Installed;
-use conduit_toolbelt::registry::{OperationSpec, Registration, Registry, grown_from};
+use conduit_toolbelt::registry::{OperationSpec, Registration, Registry, SettingsSchema, grown_from};
 use serde_json::json;
 
 use super::manifest::{self, MANIFEST_BYTES_MAX, Manifest, refuse};
@@ -73,6 +73,11 @@ pub fn check(source: &Path, release: &[Registration], installed: &[Installed]) -
 
 /// Every schema is one.
 fn check_schemas(registration: &Registration) -> Result<(), ApiError> {
+    if let Some(schema) = &registration.settings
+        && let Some(why) = SettingsSchema::new(schema.clone()).fault()
+    {
+        return Err(refuse(format!("the schema of its settings cannot be used: {why}")));
+    }
     let mut specs = registration.operations.clone();
     let actions = registration.actions.iter().cloned();
     specs.extend(actions.map(|action| OperationSpec::new(action.name, action.summary, action.input)));

@@ -16,7 +16,7 @@ use super::Bounds;
 use super::connection::Connection;
 use super::process::{Process, Processes};
 use super::protocol::{self, Initialized, VERSIONS, method};
-use crate::{Action, Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, StartCall};
+use crate::{Action, Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, SettingFault, StartCall};
 
 /// How long a process may take to end by itself once it is told to.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
@@ -190,6 +190,9 @@ impl Package {
         if (said.operation_gate, said.start_gate) != (registered.gate, registered.start_gate) {
             return differs("list of gates");
         }
+        if said.validate != registered.validate {
+            return differs("word on `validate`");
+        }
         Ok(())
     }
 
@@ -288,6 +291,14 @@ impl Extension for InstalledPackage {
     fn start_gate<'a>(&'a self, call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         let deadline = self.0.bounds.gate;
         Box::pin(async move { self.0.ask(method::START_GATE, timed(call, deadline), deadline, protocol::gated).await })
+    }
+
+    fn validate<'a>(&'a self, settings: &'a Value) -> Answer<'a, Result<Vec<SettingFault>, Failure>> {
+        let deadline = self.0.bounds.validate;
+        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        // The only kind there is; it leaves room for others.
+        let params = json!({"kind": "settings", "settings": settings, "deadline_ms": deadline_ms});
+        Box::pin(async move { self.0.ask(method::VALIDATE, params, deadline, protocol::validated).await })
     }
 
     fn act<'a>(&'a self, action: &'a Action) -> Answer<'a, Result<Value, Failure>> {

@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 use conduit_api::{ApiError, Code, Version, json};
 use conduit_toolbelt::registry::{ActionSpec, OperationSpec, Playbook, Registration, Toolset};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::protocol;
 
@@ -63,6 +64,12 @@ pub struct Provides {
     pub playbooks: Vec<Playbook>,
     #[serde(default)]
     pub actions: Vec<ActionSpec>,
+    /// JSON Schema of `extensions.<name>.config`; without one that stays empty.
+    #[serde(default)]
+    pub settings: Option<Value>,
+    /// Whether it serves `validate`, for what the schema cannot say.
+    #[serde(default)]
+    pub validate: bool,
 }
 
 /// What an operator allows a package beyond its own operations. What the host does not enforce is no permission.
@@ -106,6 +113,8 @@ impl Manifest {
             start_gate: provides.start_gate,
             playbooks: provides.playbooks,
             actions: provides.actions,
+            settings: provides.settings,
+            validate: provides.validate,
             ..Registration::new(self.name.clone(), self.version, self.summary.clone())
         }
     }
@@ -152,7 +161,7 @@ pub(super) fn refuse(why: impl std::fmt::Display) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn sound() -> Value {
         json!({

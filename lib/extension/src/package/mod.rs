@@ -23,7 +23,7 @@ pub use installed::InstalledPackage;
 pub use pool::Packages;
 pub use process::Processes;
 
-use crate::host::{GATES_TIME_MAX, HANDLER_TIME_MAX};
+use crate::host::{GATES_TIME_MAX, HANDLER_TIME_MAX, VALIDATE_TIME_MAX};
 
 /// Every bound of a running package, so that tests can choose others.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +36,8 @@ pub struct Bounds {
     pub initialize: Duration,
     /// One operation or action.
     pub handler: Duration,
+    /// One look at settings.
+    pub validate: Duration,
     /// One question to a gate.
     pub gate: Duration,
     /// How long a request that nobody waits for any more may stay unanswered before the process is killed.
@@ -54,6 +56,7 @@ impl Default for Bounds {
             in_flight: 32,
             initialize: Duration::from_secs(10),
             handler: HANDLER_TIME_MAX,
+            validate: VALIDATE_TIME_MAX,
             gate: GATES_TIME_MAX,
             cancelled: Duration::from_secs(5),
             idle: Duration::from_secs(60),

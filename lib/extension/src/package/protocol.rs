@@ -7,7 +7,7 @@ use conduit_api::toolbelt::{EmitInput, WaitInput};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Failure, GateAnswer, Invoked, OperationError, WaitPlan};
+use crate::{Failure, GateAnswer, Invoked, OperationError, SettingFault, WaitPlan};
 
 /// The versions of the protocol that this host speaks, the newest first.
 pub const VERSIONS: [u32; 1] = [1];
@@ -19,9 +19,14 @@ pub mod method {
     pub const GATE: &str = "operation.gate";
     pub const START_GATE: &str = "gate.start";
     pub const ACTION: &str = "action.invoke";
+    pub const VALIDATE: &str = "validate";
     pub const SHUTDOWN: &str = "shutdown";
     pub const CANCEL: &str = "$/cancel";
 }
+
+/// Most faults that one answer to `validate` lists, and the longest place of one, in bytes.
+const FAULTS_MAX: usize = 64;
+const POINTER_BYTES_MAX: usize = 512;
 
 /// The error codes of answers that mean something to the host; every other one is a failure.
 const REFUSED: i64 = -32001;
@@ -70,6 +75,8 @@ pub struct Initialized {
     pub start_gate: bool,
     #[serde(default)]
     pub actions: Vec<String>,
+    #[serde(default)]
+    pub validate: bool,
 }
 
 /// Reads one line as an answer: its ID, and what it came to. Error: what is wrong with it.
@@ -154,6 +161,25 @@ pub fn acted(value: Value) -> Result<Value, Failure> {
         (Some(output), true) => Ok(output),
         _ => Err(nonsense("an action is answered by an `output`")),
     }
+}
+
+/// What `validate` is answered by.
+pub fn validated(value: Value) -> Result<Vec<SettingFault>, Failure> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Answer {
+        faults: Vec<SettingFault>,
+    }
+    let Answer { faults } = json::from_value(value).map_err(nonsense)?;
+    if faults.len() > FAULTS_MAX {
+        return Err(nonsense(format!("it lists more than {FAULTS_MAX} faults")));
+    }
+    let odd = |pointer: &str| (!pointer.is_empty() && !pointer.starts_with('/')) || pointer.len() > POINTER_BYTES_MAX;
+    if faults.iter().any(|fault| odd(&fault.pointer) || fault.message.trim().is_empty()) {
+        return Err(nonsense("a fault has a JSON pointer into the settings and a message"));
+    }
+    let told = |fault: SettingFault| SettingFault { message: shortened(&fault.message), ..fault };
+    Ok(faults.into_iter().map(told).collect())
 }
 
 fn nonsense(why: impl std::fmt::Display) -> Failure {

@@ -95,7 +95,7 @@ async fn a_bypass_ends_by_itself_with_its_boot_and_holds_in_its_scope_alone() {
 }
 
 fn start() -> StartCall {
-    StartCall { work_id: mint(Clock.now()), scope_id: "one".parse().unwrap(), binding: "b".into() }
+    StartCall::new(mint(Clock.now()), "one".parse().unwrap(), "b")
 }
 
 /// G06

@@ -123,6 +123,7 @@ fn call(claimed: &Claimed, request: &str, n: i64) -> GateCall {
     GateCall {
         operation: "repo.merge".into(),
         request_id: request.into(),
+        settings: json!({}),
         call_digest: hex(&sha256_parts("test", &[claimed.work.as_str().as_bytes(), text.as_bytes()])),
         input,
         authority: Authority {
@@ -245,8 +246,7 @@ async fn the_gate_fails_closed_when_it_cannot_know_its_rules_or_tell_of_a_reques
 async fn a_start_is_let_through_by_its_approval_however_often_it_is_tried() {
     let mut world = World::new();
     let work = world.work("deploy");
-    let start =
-        |binding: &str| StartCall { work_id: work.clone(), scope_id: "live".parse().unwrap(), binding: binding.into() };
+    let start = |binding: &str| StartCall::new(work.clone(), "live".parse().unwrap(), binding);
     assert_eq!(world.human.start_gate(&start("other")).await, Ok(GateAnswer::LetThrough), "no rule names it");
     let id = parked(world.human.start_gate(&start("deploy")).await);
     assert_eq!(parked(world.human.start_gate(&start("deploy")).await), id);
@@ -257,7 +257,7 @@ async fn a_start_is_let_through_by_its_approval_however_often_it_is_tried() {
     world.decide(&id, Decision::Deny).unwrap();
     assert!(matches!(world.human.start_gate(&start("deploy")).await, Ok(GateAnswer::Refuse(_))));
     let other = world.work("deploy");
-    let other = StartCall { work_id: other, scope_id: "live".parse().unwrap(), binding: "deploy".into() };
+    let other = StartCall::new(other, "live".parse().unwrap(), "deploy");
     assert_ne!(parked(world.human.start_gate(&other).await), id);
 }
 

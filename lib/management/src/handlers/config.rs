@@ -1,13 +1,26 @@
 //! The configuration: what is active, whether another would do, and making it active (C01, C06).
 
-use conduit_api::UnixMicros;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use conduit_api::error::Diagnostic;
+use conduit_api::host::HostValidated;
 use conduit_api::views::{ConfigReply, ConfigRequest, ConfigView};
+use conduit_api::{Code, UnixMicros};
+use conduit_config::Checked;
 use conduit_daemon::http::Reply;
+use conduit_store::digest::Sha256Digest;
 use conduit_store::{Clock, Read, named_params};
+use conduit_toolbelt::packages;
+use serde_json::Value;
 
 use crate::ask::{Ask, invalid};
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::routes::Waits;
+
+/// The code of what an extension itself finds wrong with its settings.
+const REFUSED_BY_EXTENSION: &str = "refused_by_extension";
 
 /// The active generation, redacted.
 pub(crate) fn get(host: &mut Host, _ask: &Ask) -> Result<Reply> {
@@ -33,32 +46,106 @@ fn published(r: &Read<'_>, generation: i64) -> Result<(UnixMicros, String)> {
 }
 
 /// Whether the configuration would be accepted, with every fault or every grant warning that it has (S06). Nothing is changed.
-pub(crate) fn validate(host: &mut Host, ask: &Ask) -> Result<Reply> {
-    let request = request(ask)?;
-    host.refresh()?;
-    let generation = active_number(host)?;
-    let reply = match host.config.validate(request.config.get().as_bytes()) {
-        Ok(checked) => ConfigReply {
-            valid: true,
-            warnings: host.config.warnings(&checked.config),
-            config_hash: Some(checked.hash),
-            generation,
-            diagnostics: Vec::new(),
-        },
-        Err(diagnostics) => {
-            ConfigReply { valid: false, config_hash: None, generation, diagnostics, warnings: Vec::new() }
-        }
-    };
-    Ok(Reply::json(200, &reply))
+///
+/// Errors: `host_unavailable`, `extension_unavailable` when an extension that has to look at its settings cannot be asked.
+pub(crate) fn validate<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
+    Box::pin(async move {
+        let request = request(ask)?;
+        let (generation, checked, settings) = {
+            let mut host = host.borrow_mut();
+            host.refresh()?;
+            let checked = host.config.validate(request.config.get().as_bytes());
+            let settings = checked.as_ref().map_or_else(|_| Ok(Vec::new()), |checked| settings(&mut host, checked))?;
+            (active_number(&mut host)?, checked, settings)
+        };
+        let faults = faults(host, ask, &settings).await?;
+        let reply = match checked {
+            Ok(checked) if faults.is_empty() => ConfigReply {
+                valid: true,
+                warnings: host.borrow().config.warnings(&checked.config),
+                config_hash: Some(checked.hash),
+                generation,
+                diagnostics: Vec::new(),
+            },
+            checked => {
+                let diagnostics = checked.err().unwrap_or(faults);
+                ConfigReply { valid: false, config_hash: None, generation, diagnostics, warnings: Vec::new() }
+            }
+        };
+        Ok(Reply::json(200, &reply))
+    })
+}
+
+/// The settings of an extension that looks at them itself.
+#[derive(Debug, PartialEq)]
+struct Settings {
+    extension: String,
+    /// Of the package's bytes, so that those that were asked are those that get the settings.
+    digest: Option<Sha256Digest>,
+    config: Value,
+}
+
+/// What of a configuration without faults its extensions have to look at: of those that it enables, in the order of names.
+fn settings(host: &mut Host, checked: &Checked) -> Result<Vec<Settings>> {
+    let installed = host.store.read(packages::digests)?;
+    let asked = |name: &str| host.known.registry().registration(name).is_some_and(|one| one.validate);
+    let active = checked.config.active.iter().filter(|name| asked(name));
+    Ok(active
+        .map(|name| Settings {
+            extension: name.to_string(),
+            digest: installed.iter().find(|(installed, _)| **installed == **name).map(|(_, digest)| *digest),
+            config: checked.config.settings(name),
+        })
+        .collect())
+}
+
+/// The faults that the extensions themselves find, in the order of pointer and code.
+async fn faults(host: &RefCell<Host>, ask: &Ask, settings: &[Settings]) -> Result<Vec<Diagnostic>> {
+    let daemon = Rc::clone(&host.borrow().daemon);
+    let mut found = Vec::new();
+    for Settings { extension, config, .. } in settings {
+        let HostValidated { faults } = daemon.validate(&ask.credential, extension, config).await?;
+        found.extend(faults.into_iter().map(|fault| Diagnostic {
+            pointer: format!("/extensions/{extension}/config{}", fault.pointer),
+            code: REFUSED_BY_EXTENSION.to_owned(),
+            remedy: fault.message,
+        }));
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
 }
 
 /// Saves the configuration and publishes it as the next generation. The same configuration again changes nothing.
 ///
-/// Errors: `invalid_config` with every diagnostic, `generation_conflict`, `scope_in_use`, `config_file_unavailable`.
-pub(crate) fn apply(host: &mut Host, ask: &Ask) -> Result<Reply> {
-    let request = request(ask)?;
+/// Errors: `invalid_config` with every diagnostic, `generation_conflict`, `scope_in_use`, `config_file_unavailable`;
+/// `host_unavailable`, `extension_unavailable` when an extension that has to look at its settings cannot be asked.
+pub(crate) fn apply<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
+    Box::pin(async move {
+        let request = request(ask)?;
+        let bytes = request.config.get().as_bytes();
+        let looked_at = {
+            let mut host = host.borrow_mut();
+            host.refresh()?;
+            let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
+            settings(&mut host, &checked)?
+        };
+        let faults = faults(host, ask, &looked_at).await?;
+        if !faults.is_empty() {
+            return Err(conduit_config::Error::Invalid(faults).into());
+        }
+        publish(&mut host.borrow_mut(), ask, &request, &looked_at)
+    })
+}
+
+fn publish(host: &mut Host, ask: &Ask, request: &ConfigRequest, looked_at: &[Settings]) -> Result<Reply> {
     host.refresh()?;
     let bytes = request.config.get().as_bytes();
+    let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
+    if settings(host, &checked)? != looked_at {
+        let message = "a package changed while it looked at its settings; apply the configuration again";
+        return Err(Error::new(Code::ExtensionUnavailable, message));
+    }
     let actor = ask.operator.actor();
     let applied = host.config.apply(&mut host.store, bytes, request.expected_generation, &actor, Clock.now())?;
     host.ring();

@@ -22,6 +22,7 @@ use crate::access::{Access, Known, Noted};
 use crate::check::{self, Assertions, Authorized, Registered};
 use crate::error::{Error, Result};
 use crate::operations;
+use crate::operators::{self, Operator};
 use crate::registry::{OperationKind, Registration, Registry};
 use crate::token::{self, TokenRecord};
 use crate::{call, replay};
@@ -95,6 +96,11 @@ impl Admitted {
     /// Whether the gate of `registration` is asked about the call (G01).
     pub fn is_judged_by(&self, registration: &Registration) -> bool {
         judges(registration, Some(&self.extension), &self.snapshot)
+    }
+
+    /// The settings of the extension in the generation that the call was decided by.
+    pub fn settings(&self, extension: &str) -> Value {
+        self.snapshot.settings(extension)
     }
 
     /// Names the exact call, whatever its request ID: what a gate's decision is bound to (design §9.7). It names the Work
@@ -186,6 +192,11 @@ impl Hosted {
             store.read(|r| look.live.active(r).map(drop))?;
         }
         Ok(Rc::clone(look.registry()))
+    }
+
+    /// The operator whose credential has this digest.
+    pub fn operator(&mut self, digest: &Sha256Digest) -> Result<Option<Operator>> {
+        self.access.store.read(|r| operators::find(r, digest))
     }
 
     /// Whether gates are not asked about `scope` at this moment, by an administrator's word (design §9.7).

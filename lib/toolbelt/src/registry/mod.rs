@@ -20,6 +20,7 @@ use serde_json::Value;
 
 pub use error::{Fault, Refused};
 pub use registration::{ActionRole, ActionSpec, Member, OperationKind, OperationSpec, Playbook, Registration, Toolset};
+pub use schema::{SETTINGS_BYTES_MAX, SettingsSchema};
 pub use toolset::{Shrunk, grown_from};
 
 /// Every operation of this release, by name; built once per process.

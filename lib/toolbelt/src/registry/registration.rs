@@ -39,6 +39,12 @@ pub struct Registration {
     /// The event families that Waits which it declares may name: its dependency filter.
     #[serde(default)]
     pub wait_families: Vec<String>,
+    /// JSON Schema of its settings, an object; without one it takes none.
+    #[serde(default)]
+    pub settings: Option<Value>,
+    /// Whether it is asked about settings that keep the schema, for what no schema says.
+    #[serde(default)]
+    pub validate: bool,
 }
 
 impl Registration {
@@ -57,6 +63,8 @@ impl Registration {
             playbooks: Vec::new(),
             actions: Vec::new(),
             wait_families: Vec::new(),
+            settings: None,
+            validate: false,
         }
     }
 }

@@ -47,6 +47,7 @@ pub(super) fn accepted(registrations: Vec<Registration>) -> (Vec<Registration>, 
 pub(super) fn faults_of(registration: &Registration) -> Vec<Refused> {
     let mut check = Check { registration, found: Vec::new(), taken: BTreeMap::new() };
     check.itself();
+    check.settings();
     check.operations();
     check.toolsets();
     check.playbooks();
@@ -93,6 +94,17 @@ impl<'r> Check<'r> {
             if count > ENTRIES_MAX {
                 self.invalid(name, format!("has more than {ENTRIES_MAX} {what}"));
             }
+        }
+    }
+
+    fn settings(&mut self) {
+        let registration = self.registration;
+        match &registration.settings {
+            Some(schema) if schema.get("type").and_then(Value::as_str) != Some("object") => {
+                self.invalid(&registration.name, "has a schema of settings that is not of type `object`");
+            }
+            None if registration.validate => self.invalid(&registration.name, "validates settings, and takes none"),
+            _ => {}
         }
     }
 

@@ -9,10 +9,46 @@ use serde_json::Value;
 
 /// Most violations that one answer lists.
 const VIOLATIONS_MAX: usize = 16;
+/// Bytes of an extension's settings, as JSON: they go with every question to it.
+pub const SETTINGS_BYTES_MAX: usize = 64 << 10;
 /// Longest property name that a place repeats, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
-/// The schema of one operation, compiled when the first input is held against it.
+/// The schema of an extension's settings.
+#[derive(Debug)]
+pub struct SettingsSchema {
+    schema: Value,
+    compiled: Compiled,
+}
+
+impl SettingsSchema {
+    pub fn new(schema: Value) -> Self {
+        Self { schema, compiled: Compiled::default() }
+    }
+
+    /// Why the schema cannot be used, if it cannot.
+    pub fn fault(&self) -> Option<&str> {
+        self.compiled.violations(&self.schema, &Value::Null).err()
+    }
+
+    /// Every fault of `settings`, which stand at `pointer`: a place, a rule, a remedy, never a value.
+    pub fn faults(&self, settings: &Value, pointer: &str) -> Vec<Diagnostic> {
+        let whole =
+            |remedy: String| vec![Diagnostic { pointer: pointer.to_owned(), code: "invalid_value".into(), remedy }];
+        if serde_json::to_vec(settings).map_or(true, |bytes| bytes.len() > SETTINGS_BYTES_MAX) {
+            return whole(format!("keep the settings of an extension below {SETTINGS_BYTES_MAX} bytes"));
+        }
+        match self.compiled.violations(&self.schema, settings) {
+            Ok(mut found) => {
+                found.iter_mut().for_each(|fault| fault.pointer.insert_str(0, pointer));
+                found
+            }
+            Err(why) => whole(format!("install the extension again: the schema of its settings {why}")),
+        }
+    }
+}
+
+/// A schema, compiled when the first value is held against it.
 #[derive(Debug, Default)]
 pub(super) struct Compiled(OnceCell<Result<Validator, String>>);
 
@@ -48,7 +84,7 @@ fn told(error: &ValidationError<'_>) -> Diagnostic {
         | ValidationErrorKind::UnevaluatedProperties { unexpected } => (
             below(&pointer, unexpected.first()),
             "unknown_field",
-            "remove the field; the operation has none of this name".into(),
+            "remove the field; there is none of this name".into(),
         ),
         ValidationErrorKind::Required { property } => {
             (below(&pointer, property.as_str().map(str::to_owned).as_ref()), "missing_field", "add the field".into())
@@ -80,7 +116,7 @@ fn told(error: &ValidationError<'_>) -> Diagnostic {
         _ => {
             let keyword = error.schema_path().to_string();
             let keyword = keyword.rsplit('/').next().unwrap_or_default().to_owned();
-            (pointer, "invalid_value", format!("use a value that keeps `{keyword}` of the operation's schema"))
+            (pointer, "invalid_value", format!("use a value that keeps `{keyword}` of the schema"))
         }
     };
     Diagnostic { pointer, code: code.to_owned(), remedy }
