@@ -122,6 +122,51 @@ fn an_operator_checks_and_applies_a_configuration_with_nothing_but_the_command()
     assert_eq!(document(&suite, &["config", "show"])["config"]["scopes"]["test"]["events"], json!(["more", "test"]));
     answered(&suite, &["emit", "more.x", "--scope", "test"]);
     assert!(answered(&suite, &["scopes"]).contains("test"));
+
+    assert_eq!(answered(&suite, &["config", "set", "/scopes/test/events/-", "\"third\""]), "generation 3 is active\n");
+    assert_eq!(document(&suite, &["config", "get", "/scopes/test/events"]), json!(["more", "test", "third"]));
+    answered(&suite, &["emit", "third.x", "--scope", "test"]);
+    for (words, exit, told) in [
+        (["config", "set", "/version/x", "1"], 1, "invalid_request"),
+        (["config", "set", "/scopes/test/enabled", "maybe"], 2, "not JSON"),
+        (["config", "set", "/scopes/test/enabled", "7"], 1, "wrong_type"),
+    ] {
+        let (code, said) = refused(&suite, &words);
+        assert!(code == exit && said.contains(told), "{code} {said}");
+    }
+    assert!(refused(&suite, &["config", "get", "/nowhere"]).1.contains("nothing at"));
+}
+
+/// S05, S06
+#[test]
+fn the_commands_of_a_warning_can_be_run_as_they_are_printed_and_end_it() {
+    let suite = suite();
+    let file = suite.home().join("next.json");
+    let binding =
+        json!({"executor": "shell", "config": {"command": ["/bin/true"], "playbook": "os"}, "operations": ["emit"]});
+    let next = json!({"version": 1, "scopes": {"test": {"operations": ["emit"], "bindings": {"b": binding}}}});
+    std::fs::write(&file, next.to_string()).unwrap();
+    let path = file.to_str().unwrap();
+    answered(&suite, &["config", "apply", path]);
+    let warned = document(&suite, &["config", "validate", path]);
+    let commands = warned["warnings"][0]["commands"].as_array().unwrap();
+    assert_eq!(commands.len(), 2);
+    for command in commands {
+        let path = format!("{}:/usr/bin:/bin", suite.programs().display());
+        let ran = std::process::Command::new("/bin/sh")
+            .args(["-c", command.as_str().unwrap()])
+            .env("PATH", path)
+            .env(conduit_api::http::env::MANAGEMENT_ENDPOINT, suite.places().management_socket())
+            .env(conduit_api::http::env::OPERATOR_TOKEN_FILE, suite.places().operator_token())
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{command}: {}", String::from_utf8_lossy(&ran.stderr));
+    }
+    let own = std::fs::read(suite.home().join("config.json")).unwrap();
+    let own: Value = serde_json::from_slice(&own).unwrap();
+    std::fs::write(&file, own.to_string()).unwrap();
+    assert_eq!(document(&suite, &["config", "validate", path])["warnings"], Value::Null);
+    assert_eq!(own["scopes"]["test"]["bindings"]["b"]["operations"].as_array().unwrap().len(), 5);
 }
 
 /// T14, M10: what nobody knows is listed, and an operator's word ends it, once.

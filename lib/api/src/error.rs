@@ -118,6 +118,8 @@ codes! {
     GenerationConflict = "generation_conflict", 409, Never;
     /// The configuration file cannot be read or replaced; the log names the path and why.
     ConfigFileUnavailable = "config_file_unavailable", 503, Never;
+    /// The configuration file has changes that were not applied, and another change was asked for.
+    ConfigFileDiffers = "config_file_differs", 409, Never;
     /// A scope that would go has Work that has not ended.
     ScopeInUse = "scope_in_use", 409, Never;
 

@@ -257,12 +257,24 @@ pub struct ConfigRequest {
     pub expected_generation: Option<i64>,
 }
 
+/// Body of `POST /v1/config/set`: one value in the place of another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigSetRequest {
+    /// RFC 6901. Objects on the way that are not there are made; `-` is the place behind the last element of a list.
+    pub pointer: String,
+    pub value: Value,
+    /// As for `POST /v1/config/apply`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "not_null")]
+    pub expected_generation: Option<i64>,
+}
+
 /// Reads a number that may be left out and may not be null.
 fn not_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     i64::deserialize(deserializer).map(Some)
 }
 
-/// Answer of validate and apply.
+/// Answer of validate, apply and set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConfigReply {
     pub valid: bool,

@@ -31,6 +31,12 @@ pub enum Error {
         path.display()
     )]
     FileMounted { path: PathBuf },
+    #[error("the value cannot be put there: {why}")]
+    NoPlace { why: String },
+    #[error(
+        "the configuration file has changes that were not applied; apply it with `open-conduit config apply`, or undo them first"
+    )]
+    FileDiffers,
     #[error("no generation is active yet; start the scheduler on this state directory first")]
     NoGeneration,
     #[error("generation {generation} cannot be used: {why}")]
@@ -49,6 +55,8 @@ impl Error {
             Self::GenerationConflict { .. } => Code::GenerationConflict,
             Self::ScopeInUse { .. } => Code::ScopeInUse,
             Self::File { .. } | Self::FileMounted { .. } => Code::ConfigFileUnavailable,
+            Self::NoPlace { .. } => Code::InvalidRequest,
+            Self::FileDiffers => Code::ConfigFileDiffers,
             Self::NoGeneration => Code::Unavailable,
             Self::GenerationDamaged { .. } => Code::StateUnavailable,
             Self::Store(error) => error.code(),
@@ -64,7 +72,11 @@ impl Error {
                 return ApiError { diagnostics: diagnostics.clone(), ..error };
             }
             Self::Store(error) => return error.to_api(),
-            Self::GenerationConflict { .. } | Self::ScopeInUse { .. } | Self::NoGeneration => self.to_string(),
+            Self::GenerationConflict { .. }
+            | Self::ScopeInUse { .. }
+            | Self::NoPlace { .. }
+            | Self::FileDiffers
+            | Self::NoGeneration => self.to_string(),
             Self::File { doing, .. } => {
                 format!(
                     "the configuration file cannot be used while {doing}; see the log, the generation did not change"

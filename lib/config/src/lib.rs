@@ -9,6 +9,7 @@
 mod cache;
 mod catalogue;
 mod document;
+mod edit;
 mod error;
 mod fields;
 mod file;
@@ -34,6 +35,6 @@ pub use parse::{Checked, TABLES, parse};
 pub use playbook::{Playbook, Unreadable};
 pub use registry::{Named, Registered, Registry};
 pub use rule::{FAULTS_MAX, Rule};
-pub use service::{Applied, ConfigService, DEFAULT_CONFIG, Origin, Started};
+pub use service::{Applied, Change, ConfigService, DEFAULT_CONFIG, Edited, Origin, Started};
 pub use snapshot::Snapshot;
 pub use warnings::grant_warnings;

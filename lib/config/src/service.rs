@@ -7,7 +7,9 @@ use conduit_api::error::Diagnostic;
 use conduit_api::views::GrantWarning;
 use conduit_store::lock::RoleLock;
 use conduit_store::{Now, StateDir, Store, digest};
+use serde_json::Value;
 
+use crate::edit;
 use crate::error::{Error, Result};
 use crate::file::{self, ConfigFile};
 use crate::generation::{self, Publication};
@@ -50,6 +52,24 @@ pub enum Origin {
     FirstDefault,
     /// The configuration file, because the generation `replaced` could not be used: `why`.
     Adopted { replaced: i64, why: String },
+}
+
+/// A change to one place of the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Change<'c> {
+    /// RFC 6901; objects on the way that are not there are made.
+    pub pointer: &'c str,
+    pub value: &'c Value,
+    /// The generation that has to be active, if any.
+    pub expected: Option<i64>,
+}
+
+/// A configuration that was changed in one place, and that nobody applied yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edited {
+    pub text: String,
+    /// The generation that it was before: to be expected by the apply.
+    pub generation: i64,
 }
 
 /// What an apply came to.
@@ -152,6 +172,37 @@ impl ConfigService {
             }
         }
         Ok(done)
+    }
+
+    /// The active configuration with one value in the place of another, for an apply (S06). All else is as the operator
+    /// wrote it in the file, or one field on a line where there is no file.
+    ///
+    /// Errors: `invalid_request` when there is no such place; `config_file_differs` when the file has changes that nobody
+    /// applied; `generation_conflict`; `config_file_unavailable`; `unavailable` before the first start.
+    pub fn edited(&self, store: &mut Store, change: &Change<'_>) -> Result<Edited> {
+        let (generation, active) = store.read(|read| {
+            let number = generation::active_number(read)?.ok_or(Error::NoGeneration)?;
+            let active = generation::committed(read, &self.state, number, self.registry.catalogue())?;
+            Ok::<_, Error>((number, active))
+        })?;
+        if let Some(expected) = change.expected.filter(|expected| *expected != generation) {
+            return Err(Error::GenerationConflict { expected, current: generation });
+        }
+        let own = self.own_text(generation, &active)?;
+        let text = edit::set(&own, change.pointer, change.value).map_err(|why| Error::NoPlace { why })?;
+        Ok(Edited { text, generation })
+    }
+
+    fn own_text(&self, generation: i64, active: &Checked) -> Result<String> {
+        let Some(own) = self.file.read()? else {
+            let document: Value = serde_json::from_slice(&active.canonical)
+                .map_err(|error| Error::GenerationDamaged { generation, why: error.to_string() })?;
+            return Ok(format!("{document:#}\n"));
+        };
+        match String::from_utf8(own) {
+            Ok(text) if same_document(text.as_bytes(), &active.canonical) => Ok(text),
+            _ => Err(Error::FileDiffers),
+        }
     }
 
     fn plan<'p>(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use conduit_api::UnixMicros;
-use conduit_config::{Applied, Catalogue, ConfigService, Error, Origin, Registered, SnapshotCache, Started};
+use conduit_config::{Applied, Catalogue, Change, ConfigService, Error, Origin, Registered, SnapshotCache, Started};
 use conduit_store::{Now, StateDir, Store, named_params};
 
 const NOW: Now = Now { wall: UnixMicros(1_000_000), boot_us: 0, boot_id: "boot" };
@@ -361,4 +361,43 @@ fn the_ceiling_is_what_the_enabled_scope_grants_and_a_binding_only_narrows_it() 
     assert_eq!(snapshot.authorize_families(&on, &families), ["demo.b"]);
     assert!(snapshot.authorize_families(&off, &families).is_empty());
     assert!(snapshot.scope(&off).is_some() && snapshot.enabled_scope(&off).is_none());
+}
+
+fn set(host: &mut Host, pointer: &str, value: serde_json::Value) -> Result<Applied, Error> {
+    let change = Change { pointer, value: &value, expected: None };
+    let edited = host.service("shell").edited(&mut host.store, &change)?;
+    host.apply(&edited.text, Some(edited.generation))
+}
+
+/// S06, C06
+#[test]
+fn one_value_is_set_in_the_file_as_it_is_written_and_published() {
+    let mut host = Host::started();
+    let applied = set(&mut host, "/scopes/b/operations", serde_json::json!(["wait"])).unwrap();
+    assert_eq!((applied.generation, applied.published), (2, true));
+    let text = std::fs::read_to_string(host.file()).unwrap();
+    assert!(text.starts_with(FIRST.split_once("\"b\"").unwrap().0), "{text}");
+    let again = set(&mut host, "/scopes/b/operations", serde_json::json!(["wait"])).unwrap();
+    assert_eq!((again.generation, again.published), (2, false));
+    assert_eq!(code(&set(&mut host, "/scopes/b/operations", serde_json::json!([7])).unwrap_err()), "invalid_config");
+    assert_eq!(code(&set(&mut host, "/version/x", serde_json::json!(1)).unwrap_err()), "invalid_request");
+    assert_eq!(std::fs::read_to_string(host.file()).unwrap(), text, "what is refused changes nothing");
+    let value = serde_json::json!(true);
+    let stale = Change { pointer: "/scopes/b/enabled", value: &value, expected: Some(1) };
+    let refused = host.service("shell").edited(&mut host.store, &stale).unwrap_err();
+    assert_eq!(code(&refused), "generation_conflict");
+}
+
+/// S06, C05
+#[test]
+fn a_file_with_changes_that_nobody_applied_is_not_set_and_without_a_file_one_is_written() {
+    let mut host = Host::started();
+    host.write(SECOND);
+    let refused = set(&mut host, "/scopes/b/enabled", serde_json::json!(true)).unwrap_err();
+    assert_eq!(code(&refused), "config_file_differs");
+    assert_eq!(std::fs::read_to_string(host.file()).unwrap(), SECOND);
+    std::fs::remove_file(host.file()).unwrap();
+    set(&mut host, "/scopes/b/operations", serde_json::json!(["wait"])).unwrap();
+    let text = std::fs::read_to_string(host.file()).unwrap();
+    assert!(text.lines().count() > 5 && text.contains("\"wait\""), "{text}");
 }

@@ -163,6 +163,7 @@ pub static ROUTES: &[Route] = &[
     route(GET,  "/v1/config",                 View,    Nothing,  Free,   "ConfigView",     config::get),
     waits(      "/v1/config/validate",        View,              Free,   "ConfigReply",    config::validate),
     waits(      "/v1/config/apply",           Admin,             Free,   "ConfigReply",    config::apply),
+    waits(      "/v1/config/set",             Admin,             Free,   "ConfigReply",    config::set),
     route(GET,  "/v1/packages",               View,    NONE,     Free,   "Page<PackageView>", packages::list),
     route(GET,  "/v1/packages/{id}",          View,    Nothing,  Free,   "PackageView",    packages::get),
     route(POST, "/v1/packages",               Admin,   Body,     Free,   "PackageView",    packages::install),

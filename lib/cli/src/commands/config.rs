@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use conduit_api::error::Diagnostic;
 use conduit_api::limits::BODY_BYTES_MAX;
-use conduit_api::views::{ConfigReply, ConfigRequest, ConfigView};
+use conduit_api::views::{ConfigReply, ConfigRequest, ConfigSetRequest, ConfigView};
 use conduit_client::input;
 use serde_json::value::RawValue;
 
@@ -24,6 +24,21 @@ pub struct ConfigArgs {
 enum ConfigCommand {
     /// Show the active generation, with every text of an executor's part redacted
     Show,
+    /// Print one value of the active generation
+    Get {
+        /// Where it stands, as in /scopes/demo/operations
+        pointer: String,
+    },
+    /// Put one value in the place of another, in the file too, and make that the next generation
+    Set {
+        /// Where it is to stand, as in /scopes/demo/enabled; - adds to a list
+        pointer: String,
+        /// The value, as JSON
+        value: String,
+        /// Refuse unless this generation is active
+        #[arg(long, value_name = "N")]
+        expected_generation: Option<i64>,
+    },
     /// Check a configuration; nothing is changed
     Validate {
         /// The file, or - for standard input
@@ -42,6 +57,20 @@ enum ConfigCommand {
 pub fn run(args: &ConfigArgs, connection: &Connection, out: &mut Output) -> Result<Exit> {
     match &args.command {
         ConfigCommand::Show => out.one(&connection.client()?.get::<ConfigView>("/v1/config")?)?,
+        ConfigCommand::Get { pointer } => {
+            let view: ConfigView = connection.client()?.get("/v1/config")?;
+            let value = view.config.pointer(pointer);
+            let value =
+                value.ok_or_else(|| Failure::Usage(format!("the active generation has nothing at `{pointer}`")))?;
+            out.shaped(value, |value, _| format!("{value:#}\n"))?;
+        }
+        ConfigCommand::Set { pointer, value, expected_generation } => {
+            let value = serde_json::from_str(value)
+                .map_err(|error| Failure::Usage(format!("the value is not JSON ({error}); a text needs its quotes")))?;
+            let request =
+                ConfigSetRequest { pointer: pointer.clone(), value, expected_generation: *expected_generation };
+            active(&connection.client()?.post("/v1/config/set", &request)?, out)?;
+        }
         ConfigCommand::Validate { file } => {
             let request = ConfigRequest { config: read(file)?, expected_generation: None };
             let reply: ConfigReply = connection.client()?.post("/v1/config/validate", &request)?;
@@ -53,12 +82,15 @@ pub fn run(args: &ConfigArgs, connection: &Connection, out: &mut Output) -> Resu
         }
         ConfigCommand::Apply { file, expected_generation } => {
             let request = ConfigRequest { config: read(file)?, expected_generation: *expected_generation };
-            let reply: ConfigReply = connection.client()?.post("/v1/config/apply", &request)?;
-            out.shaped(&reply, |reply, _| format!("generation {} is active\n", reply.generation))?;
-            warn(&reply, out)?;
+            active(&connection.client()?.post("/v1/config/apply", &request)?, out)?;
         }
     }
     Ok(Exit::Done)
+}
+
+fn active(reply: &ConfigReply, out: &mut Output) -> Result<()> {
+    out.shaped(reply, |reply, _| format!("generation {} is active\n", reply.generation))?;
+    warn(reply, out)
 }
 
 /// Says each grant warning with the commands that mend it, in their order; under `--json` they stand in the answer too (S06).

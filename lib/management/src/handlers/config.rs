@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use conduit_api::error::Diagnostic;
 use conduit_api::host::HostValidated;
-use conduit_api::views::{ConfigReply, ConfigRequest, ConfigView};
+use conduit_api::views::{ConfigReply, ConfigRequest, ConfigSetRequest, ConfigView};
 use conduit_api::{Code, UnixMicros};
-use conduit_config::Checked;
+use conduit_config::{Change, Checked};
 use conduit_daemon::http::Reply;
 use conduit_store::digest::Sha256Digest;
 use conduit_store::{Clock, Read, named_params};
@@ -123,31 +123,51 @@ async fn faults(host: &RefCell<Host>, ask: &Ask, settings: &[Settings]) -> Resul
 pub(crate) fn apply<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
     Box::pin(async move {
         let request = request(ask)?;
-        let bytes = request.config.get().as_bytes();
-        let looked_at = {
-            let mut host = host.borrow_mut();
-            host.refresh()?;
-            let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
-            settings(&mut host, &checked)?
-        };
-        let faults = faults(host, ask, &looked_at).await?;
-        if !faults.is_empty() {
-            return Err(conduit_config::Error::Invalid(faults).into());
-        }
-        publish(&mut host.borrow_mut(), ask, &request, &looked_at)
+        make_active(host, ask, request.config.get().as_bytes(), request.expected_generation).await
     })
 }
 
-fn publish(host: &mut Host, ask: &Ask, request: &ConfigRequest, looked_at: &[Settings]) -> Result<Reply> {
+/// Puts one value in the place of another, in the file as it is written, and makes active what comes of it (S06).
+///
+/// Errors: those of [`apply`]; `config_file_differs`, and `invalid_request` when there is no such place.
+pub(crate) fn set<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
+    Box::pin(async move {
+        let ConfigSetRequest { pointer, value, expected_generation: expected } = ask.body()?;
+        let edited = {
+            let mut host = host.borrow_mut();
+            host.refresh()?;
+            let change = Change { pointer: &pointer, value: &value, expected };
+            let Host { config, store, .. } = &mut *host;
+            config.edited(store, &change)?
+        };
+        make_active(host, ask, edited.text.as_bytes(), Some(edited.generation)).await
+    })
+}
+
+/// Checks `bytes`, has packages look at their settings in them, and publishes them.
+async fn make_active(host: &RefCell<Host>, ask: &Ask, bytes: &[u8], expected: Option<i64>) -> Result<Reply> {
+    let looked_at = {
+        let mut host = host.borrow_mut();
+        host.refresh()?;
+        let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
+        settings(&mut host, &checked)?
+    };
+    let faults = faults(host, ask, &looked_at).await?;
+    if !faults.is_empty() {
+        return Err(conduit_config::Error::Invalid(faults).into());
+    }
+    publish(&mut host.borrow_mut(), ask, bytes, expected, &looked_at)
+}
+
+fn publish(host: &mut Host, ask: &Ask, bytes: &[u8], expected: Option<i64>, looked_at: &[Settings]) -> Result<Reply> {
     host.refresh()?;
-    let bytes = request.config.get().as_bytes();
     let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
     if settings(host, &checked)? != looked_at {
         let message = "a package changed while it looked at its settings; apply the configuration again";
         return Err(Error::new(Code::ExtensionUnavailable, message));
     }
     let actor = ask.operator.actor();
-    let applied = host.config.apply(&mut host.store, bytes, request.expected_generation, &actor, Clock.now())?;
+    let applied = host.config.apply(&mut host.store, bytes, expected, &actor, Clock.now())?;
     host.ring();
     Ok(Reply::json(
         200,
