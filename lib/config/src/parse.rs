@@ -62,7 +62,7 @@ static SCOPE: [Field; 6] = [
 ];
 #[rustfmt::skip]
 static BINDING: [Field; 7] = [
-    field("executor",        Kind::Text(Text::Name),                        Presence::Required),
+    field("executor",        Kind::Text(Text::Dotted),                      Presence::Required),
     field("config",          Kind::Object,                                  Presence::Empty),
     field("operations",      texts(Text::Grant),                            Presence::Empty),
     field("events",          texts(Text::Family),                           Presence::Empty),
@@ -301,6 +301,7 @@ impl Reader<'_> {
             match registry.validate_executor(name, &config, &object.at("config")) {
                 Some(found) => {
                     self.faults.extend(found);
+                    self.active_executor(registry, name, &object.at("executor"));
                     playbook = self.playbook(registry, registry.named_playbook(name, &config), &object.at("config"));
                 }
                 None => {
@@ -320,6 +321,17 @@ impl Reader<'_> {
             retry: self.retry(&retry),
             playbook,
         })
+    }
+
+    /// An executor of an extension is there where the extension is active.
+    fn active_executor(&mut self, registry: &dyn Registry, name: &str, pointer: &str) {
+        if let Some(extension) = registry.executor_extension(name)
+            && !self.active.contains(extension)
+        {
+            let remedy =
+                format!("enable the extension that has it: set /extensions/{extension} to {{\"enabled\": true}}");
+            self.faults.add(Rule::UnknownReference, pointer, remedy);
+        }
     }
 
     fn playbook(&mut self, registry: &dyn Registry, named: Named, pointer: &str) -> Option<Rc<Playbook>> {

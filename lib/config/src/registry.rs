@@ -18,6 +18,9 @@ pub trait Registry {
     /// Has the executor `name` look at its part of a binding, which stands at `pointer`; `None` when there is no such executor.
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>>;
 
+    /// The extension that has the executor `name`; `None` for one of the suite's own, which every generation has.
+    fn executor_extension(&self, name: &str) -> Option<&str>;
+
     /// The names of the executors, for whoever named another.
     fn executors(&self) -> Vec<&str>;
 
@@ -47,6 +50,7 @@ type ValidateExtension = Box<dyn Fn(&Value, &str, &Value) -> Vec<Diagnostic>>;
 type NamePlaybook = Box<dyn Fn(&Value) -> Option<String>>;
 
 struct RegisteredExecutor {
+    extension: Option<String>,
     validate: Validate,
     playbook: NamePlaybook,
 }
@@ -84,9 +88,26 @@ impl Registered {
         validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static,
         playbook: impl Fn(&Value) -> Option<String> + 'static,
     ) -> Self {
-        let executor = RegisteredExecutor { validate: Box::new(validate), playbook: Box::new(playbook) };
+        let executor =
+            RegisteredExecutor { extension: None, validate: Box::new(validate), playbook: Box::new(playbook) };
         self.executors.insert(name.to_owned(), executor);
         self
+    }
+
+    /// As [`Registered::executor_with_playbook`], for an executor of `extension`: a binding can name it where that is active.
+    #[must_use]
+    pub fn executor_of(
+        self,
+        extension: &str,
+        name: &str,
+        validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static,
+        playbook: impl Fn(&Value) -> Option<String> + 'static,
+    ) -> Self {
+        let mut registered = self.executor_with_playbook(name, validate, playbook);
+        if let Some(executor) = registered.executors.get_mut(name) {
+            executor.extension = Some(extension.to_owned());
+        }
+        registered
     }
 
     /// With a `validate` for the settings of the extension `name`; without one an extension takes no settings.
@@ -121,6 +142,10 @@ impl Registry for Registered {
 
     fn validate_executor(&self, name: &str, config: &Value, pointer: &str) -> Option<Vec<Diagnostic>> {
         self.executors.get(name).map(|executor| (executor.validate)(config, pointer))
+    }
+
+    fn executor_extension(&self, name: &str) -> Option<&str> {
+        self.executors.get(name)?.extension.as_deref()
     }
 
     fn executors(&self) -> Vec<&str> {

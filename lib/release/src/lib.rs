@@ -4,6 +4,7 @@
 //! operation out is linked by the program that does so.
 #![forbid(unsafe_code)]
 
+mod executors;
 pub mod playbooks;
 pub mod reference;
 
@@ -55,6 +56,7 @@ pub fn references(registry: &Registry) -> Registered {
         let Some(schema) = registration.settings.clone().map(SettingsSchema::new) else { return registered };
         registered.extension(&registration.name, move |settings, pointer| schema.faults(settings, pointer))
     });
+    let registered = executors::with_executors(registered, registry);
     let bundled = playbooks::bundled().into_iter();
     let extensions = registry.registrations().iter().flat_map(|registration| registration.playbooks.clone());
     bundled.chain(extensions).fold(registered, Registered::playbook)

@@ -22,6 +22,9 @@ pub struct PackageView {
     pub operations: Vec<String>,
     pub toolsets: Vec<String>,
     pub actions: Vec<String>,
+    /// What bindings can name as their executor.
+    #[serde(default)]
+    pub executors: Vec<String>,
     /// What it needs beyond its own operations.
     pub permissions: Vec<String>,
     /// SHA-256 over its files, lower-case hex.

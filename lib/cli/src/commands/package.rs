@@ -65,13 +65,19 @@ fn install(path: &Path, yes: bool, client: &Client, out: &mut Output) -> Result<
     let shown: PackageView = client.post("/v1/check/package", &request)?;
     if !yes {
         let needs = if shown.permissions.is_empty() { "nothing more".to_owned() } else { shown.permissions.join(", ") };
+        let names = |list: &[String]| if list.is_empty() { "-".to_owned() } else { list.join(", ") };
+        let programs = match shown.executors.is_empty() {
+            true => "",
+            false => "\nIts executors name programs, which are run with your user's rights too.",
+        };
         let text = format!(
-            "{} {}: {}\noperations: {}\ntoolsets: {}\nneeds beside its own operations: {needs}\nIts program runs with your user's rights. Install it? [y/N]",
+            "{} {}: {}\noperations: {}\ntoolsets: {}\nexecutors: {}\nneeds beside its own operations: {needs}\nIts program runs with your user's rights.{programs} Install it? [y/N]",
             shown.name,
             shown.version,
             shown.summary,
-            shown.operations.join(", "),
-            shown.toolsets.join(", "),
+            names(&shown.operations),
+            names(&shown.toolsets),
+            names(&shown.executors),
         );
         out.remark(&text)?;
         let mut answer = String::new();

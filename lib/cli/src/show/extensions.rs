@@ -39,6 +39,7 @@ impl Single for PackageView {
             ("operations", joined(&self.operations)),
             ("toolsets", joined(&self.toolsets)),
             ("actions", joined(&self.actions)),
+            ("executors", joined(&self.executors)),
             ("permissions", joined(&self.permissions)),
             ("digest", clean(&self.digest)),
         ];

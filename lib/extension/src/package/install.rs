@@ -89,6 +89,11 @@ fn check_schemas(registration: &Registration) -> Result<(), ApiError> {
             return Err(refuse(format!("the input schema of `{}` cannot be used: {why}", spec.name)));
         }
     }
+    for spec in &registration.executors {
+        if let Some(why) = SettingsSchema::new(spec.config.clone()).fault() {
+            return Err(refuse(format!("the schema of `config` of `{}` cannot be used: {why}", spec.name)));
+        }
+    }
     Ok(())
 }
 

@@ -187,6 +187,9 @@ impl Package {
         if !same(said.actions, registered.actions.iter().map(|action| action.name.as_str()).collect()) {
             return differs("list of actions");
         }
+        if !same(said.executors, registered.executors.iter().map(|spec| spec.name.as_str()).collect()) {
+            return differs("list of executors");
+        }
         if (said.operation_gate, said.start_gate) != (registered.gate, registered.start_gate) {
             return differs("list of gates");
         }

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use conduit_api::{ApiError, Code, Version, json};
-use conduit_toolbelt::registry::{ActionSpec, OperationSpec, Playbook, Registration, Toolset};
+use conduit_toolbelt::registry::{ActionSpec, ExecutorSpec, OperationSpec, Playbook, Registration, Toolset};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -70,6 +70,9 @@ pub struct Provides {
     /// Whether it serves `validate`, for what the schema cannot say.
     #[serde(default)]
     pub validate: bool,
+    /// What bindings can name as their executor; needs `executor.run` (X01).
+    #[serde(default)]
+    pub executors: Vec<ExecutorSpec>,
 }
 
 /// What an operator allows a package beyond its own operations. What the host does not enforce is no permission.
@@ -81,6 +84,9 @@ pub enum Permission {
     /// Judging Work before its first attempt.
     #[serde(rename = "start.gate")]
     StartGate,
+    /// Naming programs that the host runs as its own user.
+    #[serde(rename = "executor.run")]
+    ExecutorRun,
 }
 
 impl Permission {
@@ -88,6 +94,7 @@ impl Permission {
         match self {
             Self::OperationGate => "operation.gate",
             Self::StartGate => "start.gate",
+            Self::ExecutorRun => "executor.run",
         }
     }
 }
@@ -115,6 +122,7 @@ impl Manifest {
             actions: provides.actions,
             settings: provides.settings,
             validate: provides.validate,
+            executors: provides.executors,
             ..Registration::new(self.name.clone(), self.version, self.summary.clone())
         }
     }
@@ -140,12 +148,13 @@ impl Manifest {
         for (provided, permission) in [
             (self.provides.operation_gate, Permission::OperationGate),
             (self.provides.start_gate, Permission::StartGate),
+            (!self.provides.executors.is_empty(), Permission::ExecutorRun),
         ] {
             let name = permission.as_str();
             let needed = self.needs.iter().filter(|needed| **needed == permission).count();
             match (provided, needed) {
-                (true, 0) => return Err(refuse(format!("it provides a gate, and does not need `{name}`"))),
-                (false, 1..) => return Err(refuse(format!("it needs `{name}`, and provides no such gate"))),
+                (true, 0) => return Err(refuse(format!("it provides what takes `{name}`, and does not need that"))),
+                (false, 1..) => return Err(refuse(format!("it needs `{name}`, and provides nothing that takes it"))),
                 (true, 2..) => return Err(refuse(format!("it needs `{name}` twice"))),
                 (true, 1) | (false, 0) => {}
             }
@@ -206,6 +215,25 @@ mod tests {
             assert_eq!(refused.code, Code::PackageRefused, "{field} {value}");
         }
         assert!(Manifest::read(b"{\"name\": \"a\", \"name\": \"a\"}").is_err());
+    }
+
+    /// X01
+    #[test]
+    fn executors_need_their_permission_and_a_permission_its_executors() {
+        let executor = json!({"name": "weather", "summary": "Looks at the sky", "config": {"type": "object"}});
+        let mut manifest = sound();
+        manifest["provides"] = json!({"executors": [executor]});
+        assert!(
+            Manifest::read(manifest.to_string().as_bytes()).is_err(),
+            "it does not say that it needs to run programs"
+        );
+        manifest["needs"] = json!(["executor.run"]);
+        let registration = Manifest::read(manifest.to_string().as_bytes()).unwrap().registration();
+        assert_eq!(registration.executors[0].name, "weather");
+        manifest["provides"]["executors"][0]["surprise"] = json!(1);
+        assert!(Manifest::read(manifest.to_string().as_bytes()).is_err());
+        manifest["provides"] = json!({"executors": []});
+        assert!(Manifest::read(manifest.to_string().as_bytes()).is_err(), "it has nothing to run");
     }
 
     /// G01

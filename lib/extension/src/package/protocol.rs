@@ -77,6 +77,8 @@ pub struct Initialized {
     pub actions: Vec<String>,
     #[serde(default)]
     pub validate: bool,
+    #[serde(default)]
+    pub executors: Vec<String>,
 }
 
 /// Reads one line as an answer: its ID, and what it came to. Error: what is wrong with it.

@@ -139,6 +139,7 @@ fn view(package: &Installed, enabled: bool) -> Result<PackageView> {
         operations: registration.operations.iter().map(|spec| spec.name.clone()).collect(),
         toolsets: registration.toolsets.iter().map(|toolset| toolset.name.clone()).collect(),
         actions: registration.actions.iter().map(|action| action.name.clone()).collect(),
+        executors: registration.executors.iter().map(|executor| executor.name.clone()).collect(),
         permissions: manifest.needs.iter().map(|permission| permission.as_str().to_owned()).collect(),
         digest: hex(&package.digest),
         enabled,

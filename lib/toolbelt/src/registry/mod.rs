@@ -8,7 +8,7 @@ mod builtins;
 mod error;
 mod registration;
 mod rules;
-pub use rules::BREAK_GLASS;
+pub use rules::{BREAK_GLASS, OWN_EXECUTORS};
 mod schema;
 mod toolset;
 
@@ -19,7 +19,10 @@ use conduit_config::{Catalogue, Listing};
 use serde_json::Value;
 
 pub use error::{Fault, Refused};
-pub use registration::{ActionRole, ActionSpec, Member, OperationKind, OperationSpec, Playbook, Registration, Toolset};
+pub use registration::{
+    ActionRole, ActionSpec, ExecutorSpec, ExecutorTransport, Member, OperationKind, OperationSpec, Playbook,
+    Registration, Toolset,
+};
 pub use schema::{SETTINGS_BYTES_MAX, SettingsSchema};
 pub use toolset::{Shrunk, grown_from};
 
@@ -128,6 +131,13 @@ impl Registry {
         let mut names: Vec<&str> = serving.map(|spec| spec.name.as_str()).collect();
         names.sort_unstable();
         names
+    }
+
+    /// The executor `name` and the registration that has it.
+    pub fn executor(&self, name: &str) -> Option<(&Registration, &ExecutorSpec)> {
+        let registration = self.registration(name.split('.').next().unwrap_or(name))?;
+        let spec = registration.executors.iter().find(|spec| spec.name == name)?;
+        Some((registration, spec))
     }
 
     /// The playbook `name`, whichever registration has it.

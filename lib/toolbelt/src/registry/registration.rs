@@ -45,6 +45,9 @@ pub struct Registration {
     /// Whether it is asked about settings that keep the schema, for what no schema says.
     #[serde(default)]
     pub validate: bool,
+    /// What bindings can name as their executor (X01).
+    #[serde(default)]
+    pub executors: Vec<ExecutorSpec>,
 }
 
 impl Registration {
@@ -65,8 +68,39 @@ impl Registration {
             wait_families: Vec::new(),
             settings: None,
             validate: false,
+            executors: Vec::new(),
         }
     }
+}
+
+/// One executor: what a binding may name, and what the host has to know without asking it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecutorSpec {
+    /// `<registration>` or `<registration>.<suffix>`
+    pub name: String,
+    pub summary: String,
+    /// JSON Schema of a binding's `config`, which is an object.
+    pub config: Value,
+    #[serde(default)]
+    pub transport: ExecutorTransport,
+    /// Whether an execution parks at a wait and goes on in a new segment.
+    #[serde(default)]
+    pub resume_capable: bool,
+    /// The field of `config` that names the playbook on which a binding starts its turns (S05).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub playbook_field: Option<String>,
+}
+
+/// How a process of an executor reaches the toolbelt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutorTransport {
+    /// Through its own socket and token.
+    #[default]
+    Toolbelt,
+    /// Not at all: no socket is made and no token is issued (T02).
+    None,
 }
 
 /// One operation of a toolbelt.

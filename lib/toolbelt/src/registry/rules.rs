@@ -11,6 +11,8 @@ use super::registration::{OperationKind, Registration};
 
 /// Stands for a gate in the record of a call while gates are bypassed.
 pub const BREAK_GLASS: &str = "break_glass";
+/// Executors that come with the suite: no registration is called so and has an executor.
+pub const OWN_EXECUTORS: [&str; 1] = ["shell"];
 /// Longest summary, in characters.
 const SUMMARY_CHARS_MAX: usize = 200;
 /// Most operations, toolsets, playbooks or actions of one registration.
@@ -52,6 +54,7 @@ pub(super) fn faults_of(registration: &Registration) -> Vec<Refused> {
     check.toolsets();
     check.playbooks();
     check.actions();
+    check.executors();
     check.found
 }
 
@@ -90,6 +93,7 @@ impl<'r> Check<'r> {
             ("toolsets", registration.toolsets.len()),
             ("playbooks", registration.playbooks.len()),
             ("actions", registration.actions.len()),
+            ("executors", registration.executors.len()),
         ] {
             if count > ENTRIES_MAX {
                 self.invalid(name, format!("has more than {ENTRIES_MAX} {what}"));
@@ -175,6 +179,33 @@ impl<'r> Check<'r> {
             self.own_name(&action.name, "an action");
             self.summary(&action.name, &action.summary);
             self.schema(&action.name, &action.input);
+        }
+    }
+
+    /// Bindings name executors, and grants do not: an executor may have the name of the registration itself, and one of its
+    /// operations.
+    fn executors(&mut self) {
+        let namespace = &self.registration.name;
+        let mut seen = BTreeSet::new();
+        for spec in &self.registration.executors {
+            let name = &spec.name;
+            if OWN_EXECUTORS.contains(&name.as_str()) {
+                self.refuse(Fault::Conflict, name, "is an executor of the suite");
+            } else if !(name == namespace || in_family(name, namespace) && is_namespaced(name)) {
+                self.invalid(name, format!("is neither `{namespace}` nor in the namespace `{namespace}.*`"));
+            }
+            if !seen.insert(name) {
+                self.refuse(Fault::Conflict, name, "is the name of two executors");
+            }
+            self.summary(name, &spec.summary);
+            if spec.config.get("type").and_then(Value::as_str) != Some("object") {
+                self.invalid(name, "has a schema of `config` that is not of type `object`");
+            }
+            if let Some(field) = &spec.playbook_field
+                && spec.config.get("properties").and_then(|properties| properties.get(field)).is_none()
+            {
+                self.invalid(name, format!("names its playbook in `{field}`, which its `config` does not have"));
+            }
         }
     }
 

@@ -14,7 +14,7 @@ pub const SETTINGS_BYTES_MAX: usize = 64 << 10;
 /// Longest property name that a place repeats, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
-/// The schema of an extension's settings.
+/// The schema of an extension's settings, or of what a binding says to an executor of its own.
 #[derive(Debug)]
 pub struct SettingsSchema {
     schema: Value,
@@ -36,14 +36,14 @@ impl SettingsSchema {
         let whole =
             |remedy: String| vec![Diagnostic { pointer: pointer.to_owned(), code: "invalid_value".into(), remedy }];
         if serde_json::to_vec(settings).map_or(true, |bytes| bytes.len() > SETTINGS_BYTES_MAX) {
-            return whole(format!("keep the settings of an extension below {SETTINGS_BYTES_MAX} bytes"));
+            return whole(format!("keep what an extension is told below {SETTINGS_BYTES_MAX} bytes"));
         }
         match self.compiled.violations(&self.schema, settings) {
             Ok(mut found) => {
                 found.iter_mut().for_each(|fault| fault.pointer.insert_str(0, pointer));
                 found
             }
-            Err(why) => whole(format!("install the extension again: the schema of its settings {why}")),
+            Err(why) => whole(format!("install the extension again: its schema {why}")),
         }
     }
 }

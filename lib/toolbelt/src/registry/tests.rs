@@ -150,6 +150,36 @@ fn the_builtins_are_described_like_any_operation_and_their_schemas_hold() {
     assert_eq!(registry.operation("emit").unwrap().violations(&json!({"type": "demo.a"})).unwrap(), []);
 }
 
+/// T16, X01
+#[test]
+fn an_executor_has_the_name_of_its_registration_or_one_below_it_and_none_of_the_suites() {
+    let with = |registration: &str, executors: &[&str]| {
+        let spec = |name: &&str| ExecutorSpec {
+            name: (*name).to_owned(),
+            summary: "Runs".into(),
+            config: json!({"type": "object", "properties": {"guide": {}}}),
+            transport: ExecutorTransport::Toolbelt,
+            resume_capable: false,
+            playbook_field: Some("guide".into()),
+        };
+        Registration { executors: executors.iter().map(spec).collect(), ..self::registration(registration, &[]) }
+    };
+    let registry = Registry::new(vec![with("a", &["a", "a.fast"])]).0;
+    assert_eq!(registry.executor("a.fast").map(|(owner, spec)| (&*owner.name, &*spec.name)), Some(("a", "a.fast")));
+    assert!(registry.executor("a.slow").is_none() && registry.executor("b").is_none());
+    let one = |name: &str, fault| vec![(name.to_owned(), fault)];
+    assert_eq!(refused(vec![with("a", &["b"])]), one("b", Fault::Invalid));
+    assert_eq!(refused(vec![with("a", &["b.a"])]), one("b.a", Fault::Invalid));
+    assert_eq!(refused(vec![with("shell", &["shell"])]), one("shell", Fault::Conflict));
+    assert_eq!(refused(vec![with("a", &["a", "a"])]), one("a", Fault::Conflict));
+    let mut odd = with("a", &["a"]);
+    odd.executors[0].playbook_field = Some("other".into());
+    assert_eq!(refused(vec![odd.clone()]), one("a", Fault::Invalid));
+    odd.executors[0].playbook_field = None;
+    odd.executors[0].config = json!({"type": "array"});
+    assert_eq!(refused(vec![odd]), one("a", Fault::Invalid));
+}
+
 /// E02
 #[test]
 fn operations_are_found_by_the_capability_that_they_serve() {
