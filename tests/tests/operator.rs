@@ -219,7 +219,7 @@ fn an_operator_sees_why_a_call_ended_as_it_did_and_whether_one_would_be_allowed(
     assert_eq!(allowed["result"], "ok");
     assert!(outcomes(&allowed).iter().all(|outcome| outcome == "passed"), "{allowed}");
     let refused_call = explained("refused");
-    assert_eq!(refused_call["rule"], "the operation is not declared");
+    assert_eq!(refused_call["rule"], "the operation is not declared in the scope");
     assert_eq!(outcomes(&refused_call)[6..9], ["passed", "refused", "not_asked"]);
 
     let execution = refused_call["execution_id"].as_str().unwrap();
@@ -230,7 +230,9 @@ fn an_operator_sees_why_a_call_ended_as_it_did_and_whether_one_would_be_allowed(
     let of_binding = document(&suite, &["can-i", "nothing.here", "--binding", "test/hold"]);
     assert_eq!((&of_binding["allowed"], of_binding["checks"][0]["outcome"].as_str()), (&json!(false), Some("refused")));
     assert_eq!(document(&suite, &["can-i", "emit", "--binding", "test/hold"])["allowed"], true);
-    assert!(answered(&suite, &["explain", "refused"]).contains("3  refused    the operation is not declared"));
+    assert!(
+        answered(&suite, &["explain", "refused"]).contains("3  refused    the operation is not declared in the scope")
+    );
 
     held.call("declare_outcome", json!({"status": "succeeded"})).unwrap();
     let after = can("emit");

@@ -1,8 +1,8 @@
-//! An extension's settings over whole programs: the schema, what the package says itself, and where they reach.
+//! What a configuration says about a package, over whole programs: its settings and its scopes.
 
-use conduit_api::views::{ConfigReply, ConfigView};
+use conduit_api::views::{CanIView, ConfigReply, ConfigView};
 use conduit_client::ClientError;
-use conduit_tests::{Suite, odd};
+use conduit_tests::{Suite, odd, until};
 use serde_json::{Value, json};
 
 fn suite() -> Suite {
@@ -86,4 +86,40 @@ fn each_question_carries_the_settings_of_the_generation_that_decides_it() {
     }
     apply(&suite, json!({})).unwrap();
     held.call("introspection.work", json!({})).unwrap();
+}
+
+/// G01, G06, T18
+#[test]
+fn a_package_has_operations_and_is_asked_as_a_gate_in_its_scopes_alone() {
+    let suite = suite();
+    let refuses = json!({"gate": "refuse", "start": "refuse"});
+    let apply = |scopes: Value| -> Result<ConfigReply, ClientError> {
+        let mut config = odd::configuration(suite.home(), Some(refuses.clone()), Some(scopes));
+        config["scopes"]["other"] = json!({});
+        suite.client().post("/v1/config/apply", &json!({"config": config}))
+    };
+    let unknown = vec![("/extensions/odd/scopes/0".to_owned(), "unknown_reference".to_owned())];
+    assert_eq!(faults(apply(json!(["nowhere"]))), ("invalid_config".into(), unknown));
+    let code = |answer: Result<Value, ClientError>| match answer.unwrap_err() {
+        ClientError::Refused { body, .. } => body.code,
+        other => panic!("no refusal: {other}"),
+    };
+    let can = |operation: &str| -> CanIView {
+        suite.client().get(&format!("/v1/scopes/test/bindings/hold/can-i/{operation}")).unwrap()
+    };
+    let gates = |view: CanIView| view.checks.iter().filter(|check| check.check == 6).count();
+
+    apply(json!(["other"])).unwrap();
+    let held = suite.hold("hold"); // its start gate is not asked either
+    held.call("introspection.work", json!({})).unwrap();
+    assert_eq!(code(held.call("odd.do", json!({}))), "forbidden");
+    assert!(!can("odd.do").allowed);
+    assert_eq!(gates(can("introspection.work")), 0);
+
+    apply(json!(["other", "test"])).unwrap();
+    assert_eq!(code(held.call("introspection.work", json!({}))), "odd_gate");
+    assert!(can("odd.do").allowed);
+    assert_eq!(gates(can("introspection.work")), 1);
+    let work = suite.work("hold", json!({}));
+    until("its start gate holds the Work", || (suite.work_view(&work).state == "blocked").then_some(()));
 }

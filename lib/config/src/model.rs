@@ -19,12 +19,17 @@ pub struct Config {
     /// What is said about extensions, by name.
     pub extensions: BTreeMap<String, Extension>,
     pub scopes: BTreeMap<ScopeId, Scope>,
-    /// The extensions that are active in this generation, of those that this release has.
+    /// The extensions that are active in some scope of this generation, of those that this release has.
     #[serde(skip)]
     pub active: BTreeSet<Arc<str>>,
 }
 
 impl Config {
+    /// Whether the extension is active in the scope (T18, G01).
+    pub fn is_active_in(&self, extension: &str, scope: &str) -> bool {
+        self.active.contains(extension) && self.extensions.get(extension).is_none_or(|said| said.is_for(scope))
+    }
+
     /// The settings of the extension: an empty object where nothing is said.
     pub fn settings(&self, extension: &str) -> Value {
         let said = self.extensions.get(extension).map(|said| said.config.clone());
@@ -37,8 +42,18 @@ impl Config {
 pub struct Extension {
     /// Whether its operations are registered in this generation.
     pub enabled: bool,
+    /// The scopes that it is active in; `None` for every one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<BTreeSet<String>>,
     /// Understood by the extension alone.
     pub config: Value,
+}
+
+impl Extension {
+    /// Whether it may be active in `scope` (G01).
+    pub fn is_for(&self, scope: &str) -> bool {
+        self.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope))
+    }
 }
 
 /// Bounds over all scopes.

@@ -41,8 +41,9 @@ static CONFIG: [Field; 4] = [
     field("scopes",          Kind::Named { max: 1024 },                     Presence::Required),
 ];
 #[rustfmt::skip]
-static EXTENSION: [Field; 2] = [
+static EXTENSION: [Field; 3] = [
     field("enabled",         Kind::Switch,                                  Presence::On),
+    field("scopes",          Kind::Texts { text: Text::Name, max: 1024 },   Presence::Optional),
     field("config",          Kind::Object,                                  Presence::Empty),
 ];
 #[rustfmt::skip]
@@ -169,7 +170,7 @@ struct Reader<'r> {
     catalogue: &'r Catalogue,
     /// `None` when the configuration was checked before.
     registry: Option<&'r dyn Registry>,
-    /// The extensions that are active; known before the first list of grants is read.
+    /// The extensions that are active in the scope that is read; known before its first list of grants is.
     active: BTreeSet<Arc<str>>,
 }
 
@@ -204,15 +205,21 @@ impl Reader<'_> {
                 extensions.insert(name.clone(), extension);
             }
         }
-        self.active = self.catalogue.active(|name| Some(extensions.get(name)?.enabled));
+        let active = self.catalogue.active(|name| Some(extensions.get(name)?.enabled));
+        let any_is_scoped = extensions.values().any(|said| said.scopes.is_some());
+        self.active.clone_from(&active);
         let mut scopes = BTreeMap::new();
         for (id, value) in object.members("scopes") {
+            if any_is_scoped {
+                let here = |name: &&Arc<str>| extensions.get(&***name).is_none_or(|said| said.is_for(id));
+                self.active = active.iter().filter(here).cloned().collect();
+            }
             let scope = self.scope(value, &below(&object.at("scopes"), id));
             if let (Ok(id), Some(scope)) = (id.parse::<ScopeId>(), scope) {
                 scopes.insert(id, scope);
             }
         }
-        Some(Config { limits, extensions, scopes, active: std::mem::take(&mut self.active) })
+        Some(Config { limits, extensions, scopes, active })
     }
 
     fn extension(&mut self, name: &str, value: &Value, pointer: &str, scopes: &Value) -> Option<Extension> {
@@ -226,7 +233,17 @@ impl Reader<'_> {
                 self.faults.extend(registry.validate_extension(name, &config, &object.at("config"), scopes));
             }
         }
-        Some(Extension { enabled: object.switch("enabled"), config })
+        let scopes = object.get("scopes").map(|_| {
+            let listed = object.texts("scopes", value, self.faults);
+            if let Some(known) = scopes.as_object() {
+                for (place, scope) in listed.texts().enumerate().filter(|(_, scope)| !known.contains_key(*scope)) {
+                    let remedy = format!("add the scope {scope} to this configuration, or remove it here");
+                    self.faults.add(Rule::UnknownReference, listed.pointer(place), remedy);
+                }
+            }
+            set(&listed)
+        });
+        Some(Extension { enabled: object.switch("enabled"), scopes, config })
     }
 
     fn scope(&mut self, value: &Value, pointer: &str) -> Option<Scope> {

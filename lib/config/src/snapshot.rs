@@ -59,9 +59,14 @@ impl Snapshot {
         playbook.is_some_and(|playbook| playbook.operations.iter().any(|used| used == operation))
     }
 
-    /// Whether the extension is active in this generation (T18).
+    /// Whether the extension is active in this generation, in whatever scopes (T18).
     pub fn registers(&self, extension: &str) -> bool {
         self.config.active.contains(extension)
+    }
+
+    /// Whether the extension is active in the scope: its operations are declared there, and its gates asked (T18, G01).
+    pub fn registers_in(&self, extension: &str, scope: &ScopeId) -> bool {
+        self.config.is_active_in(extension, scope.as_str())
     }
 
     /// The settings of the extension: an empty object where the generation has none.

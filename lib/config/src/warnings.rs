@@ -5,7 +5,7 @@
 //! POINTER and makes the objects on the way. The commands of all warnings are meant to be run in their order: each
 //! starts from what the ones before it made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use conduit_api::views::GrantWarning;
 use serde_json::json;
@@ -24,7 +24,8 @@ pub fn grant_warnings(config: &Config, catalogue: &Catalogue) -> Vec<GrantWarnin
             toolset.members.iter().for_each(|(id, _)| toolsets_of[id.0 as usize].push(place));
         }
     }
-    let mut work = Warner { config, catalogue, toolsets_of, enabled: BTreeSet::new(), found: Vec::new() };
+    let mut work =
+        Warner { config, catalogue, toolsets_of, enabled: BTreeSet::new(), opened: BTreeMap::new(), found: Vec::new() };
     for (id, scope) in config.scopes.iter().filter(|(_, scope)| scope.enabled) {
         work.scope(id.as_str(), scope);
     }
@@ -38,6 +39,8 @@ struct Warner<'w> {
     toolsets_of: Vec<Vec<usize>>,
     /// The extensions that a command of an earlier warning enables.
     enabled: BTreeSet<&'w str>,
+    /// The scopes of the extensions that a command of an earlier warning has for more scopes.
+    opened: BTreeMap<&'w str, BTreeSet<String>>,
     found: Vec<GrantWarning>,
 }
 
@@ -78,7 +81,7 @@ impl<'w> Warner<'w> {
         }
     }
 
-    /// What the playbook uses and the binding or its scope does not grant, or an extension that is not active has.
+    /// What the playbook uses and the binding or its scope does not grant, or an extension that is not active there has.
     fn lacking(&mut self, scope: &str, name: &str, playbook: &Playbook, own: &mut Proposal, ceiling: &mut Proposal) {
         let (config, catalogue) = (self.config, self.catalogue);
         let used: Vec<OperationId> =
@@ -89,7 +92,11 @@ impl<'w> Warner<'w> {
         let extension = |id: &OperationId| catalogue.operation(*id).extension.as_deref();
         let asleep = |id: &OperationId| extension(id).filter(|name| !config.active.contains(*name));
         let (of_scope, of_binding) = (without(ceiling), without(own));
-        let refused = |id: &&OperationId| of_scope.contains(id) || of_binding.contains(id) || asleep(id).is_some();
+        let said = |id: &OperationId| extension(id).and_then(|name| Some((name, config.extensions.get(name)?)));
+        let elsewhere = |id: &OperationId| said(id).filter(|(_, said)| !said.is_for(scope));
+        let refused = |id: &&OperationId| {
+            of_scope.contains(id) || of_binding.contains(id) || asleep(id).is_some() || elsewhere(id).is_some()
+        };
         let lacking: Vec<OperationId> = used.iter().filter(refused).copied().collect();
         if lacking.is_empty() {
             return;
@@ -101,6 +108,12 @@ impl<'w> Warner<'w> {
                     true => set(&format!("/extensions/{extension}/enabled"), &json!(true)),
                     false => set(&format!("/extensions/{extension}"), &json!({"enabled": true})),
                 });
+            }
+        }
+        for (extension, said) in lacking.iter().filter_map(elsewhere) {
+            let listed = self.opened.entry(extension).or_insert_with(|| said.scopes.clone().unwrap_or_default());
+            if listed.insert(scope.to_owned()) {
+                commands.push(set(&format!("/extensions/{extension}/scopes"), &json!(listed)));
             }
         }
         // The scope first: a binding may not name what its scope does not grant.

@@ -101,6 +101,25 @@ fn a_binding_that_lists_a_disabled_extensions_operations_keeps_the_rest() {
     assert!(!snapshot.registers("lab") && !snapshot.authorize_operation(&scope(), "lab.read"));
 }
 
+/// T18, G01
+#[test]
+fn an_extension_is_active_in_the_scopes_that_are_listed_for_it_and_grants_nothing_elsewhere() {
+    let release = release(&["lab.read", "lab.write"], &[]);
+    let mut document = document(true);
+    document["scopes"]["other"] = document["scopes"]["demo"].clone();
+    document["extensions"]["lab"]["scopes"] = json!(["other"]);
+    let snapshot = Snapshot::new(1, parse(document.to_string().as_bytes(), &release).unwrap());
+    let other: ScopeId = "other".parse().unwrap();
+    assert!(
+        snapshot.registers("lab") && snapshot.registers_in("lab", &other) && !snapshot.registers_in("lab", &scope())
+    );
+    assert!(snapshot.authorize_operation(&other, "lab.read") && !snapshot.authorize_operation(&scope(), "lab.read"));
+    assert_eq!(granted(&snapshot, "author"), ["emit"]);
+    document["extensions"]["lab"]["scopes"] = json!([]);
+    let nowhere = Snapshot::new(1, parse(document.to_string().as_bytes(), &release).unwrap());
+    assert!(!nowhere.registers_in("lab", &other) && !nowhere.authorize_operation(&other, "lab.read"));
+}
+
 /// S02
 #[test]
 fn a_release_that_grows_a_toolset_grows_the_grant_with_the_same_hash_in_every_process() {

@@ -100,6 +100,17 @@ fn a_list_that_spells_out_an_older_toolset_is_warned_about_with_what_it_lacks() 
     assert_eq!(warnings(&mended(&old)), []);
 }
 
+/// S06, G01
+#[test]
+fn an_extension_that_is_for_other_scopes_is_opened_to_the_one_whose_playbook_uses_it() {
+    let mut elsewhere = document(&["@lab.author"], &["@lab.author"], "author");
+    elsewhere["scopes"]["other"] = json!({});
+    elsewhere["extensions"]["lab"] = json!({"scopes": ["other"]});
+    let found = warnings(&elsewhere);
+    assert_eq!(found[0].commands, [r#"open-conduit config set /extensions/lab/scopes '["demo","other"]'"#]);
+    assert_eq!(warnings(&mended(&elsewhere)), []);
+}
+
 /// S06
 #[test]
 fn what_is_denied_on_purpose_and_what_names_too_little_is_no_older_version() {

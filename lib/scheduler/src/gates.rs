@@ -15,7 +15,8 @@ pub async fn before_start(host: &Host, live: &Live, claimed: &Claimed) -> Option
     let extensions = host.extensions.get()?;
     let looked = host.store.borrow_mut().read(|r| {
         let snapshot = host.active(r)?;
-        let asked = extensions.has_start_gates(&snapshot) && !executions::was_launched(r, &claimed.work)?;
+        let asked =
+            extensions.has_start_gates(&snapshot, &claimed.scope) && !executions::was_launched(r, &claimed.work)?;
         Ok::<_, turn::Error>(asked.then_some(snapshot))
     });
     let snapshot = match looked {

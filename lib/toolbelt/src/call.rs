@@ -106,7 +106,7 @@ impl Toolbelt {
             let authorized = hosted::authorize(token, &assertions, &request.operation, &snapshot, registry, now)?;
             let known = registry.operation(&request.operation).filter(|known| known.spec.kind == OperationKind::Read);
             let Some(known) = known else { return Ok(None) };
-            if hosted::is_judged(registry, &snapshot, known.registration) {
+            if hosted::is_judged(registry, &snapshot, known.registration, &authorized.token().scope) {
                 return Ok(None);
             }
             r.guard(authorized.fence(), authorized.demand(), now)?;

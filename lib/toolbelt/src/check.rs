@@ -91,7 +91,7 @@ pub mod rule {
     pub const SCOPE: &str = "the call asserts another scope";
     pub const WORK: &str = "the call asserts another Work";
     pub const EXECUTION: &str = "the call asserts another execution";
-    pub const UNDECLARED: &str = "the operation is not declared";
+    pub const UNDECLARED: &str = "the operation is not declared in the scope";
     pub const NOT_GRANTED: &str = "the operation is not in the token's allowlist";
     pub const CEILING: &str = "the configuration does not allow the operation now";
 

@@ -13,6 +13,7 @@ use conduit_store::{Fence, Now, Read, named_params};
 
 use crate::check::{Assertions, Facts, RULES, Rule};
 use crate::error::Result;
+use crate::hosted::judges;
 use crate::registry::{BREAK_GLASS, Registry};
 use crate::token::{self, Grants, TokenRecord};
 
@@ -105,7 +106,7 @@ pub fn can_execution(r: &Read<'_>, execution: &ExecutionId, ground: &Ground<'_>)
     })?;
     let Some((scope_id, binding, digest)) = found else { return Ok(None) };
     let token = digest.map(|digest| token::lookup(r, &digest)).transpose()?.flatten();
-    let mut checks = asked(RULES.iter(), token.as_ref(), ground);
+    let mut checks = asked(RULES.iter(), token.as_ref(), &scope_id, ground);
     let lost = match token.filter(|_| passes(&checks)) {
         Some(token) => {
             let fence = Fence { execution: token.execution, epoch: token.epoch, owner: token.owner };
@@ -150,7 +151,7 @@ pub fn can_binding(scope: &ScopeId, binding: &str, ground: &Ground<'_>) -> Optio
         expires_boot_us: 0,
         revoked: false,
     };
-    let checks = asked(RULES.iter().filter(|rule| rule.check >= 3), Some(&token), ground);
+    let checks = asked(RULES.iter().filter(|rule| rule.check >= 3), Some(&token), scope, ground);
     Some(shown(checks, scope.clone(), binding.to_owned(), None, ground))
 }
 
@@ -158,11 +159,13 @@ pub fn can_binding(scope: &ScopeId, binding: &str, ground: &Ground<'_>) -> Optio
 fn asked<'r>(
     rules: impl Iterator<Item = &'r Rule>,
     token: Option<&TokenRecord>,
+    scope: &ScopeId,
     ground: &Ground<'_>,
 ) -> Vec<CheckView> {
     let Ground { snapshot, registry, operation, now } = *ground;
     let known = registry.operation(operation);
-    let declared = known.is_some_and(|known| known.registration.is_none_or(|owner| snapshot.registers(&owner.name)));
+    let declared =
+        known.is_some_and(|known| known.registration.is_none_or(|owner| snapshot.registers_in(&owner.name, scope)));
     let assertions = Assertions::default();
     let ceiling = |scope: &ScopeId, operation: &str| snapshot.authorize_operation(scope, operation);
     let facts = Facts { token, assertions: &assertions, operation, declared, ceiling: &ceiling, now };
@@ -195,7 +198,7 @@ fn shown(
     let owner = ground.registry.operation(ground.operation).and_then(|known| known.registration);
     if let Some(owner) = owner {
         let gates = ground.registry.registrations().iter();
-        let gates = gates.filter(|gate| gate.gate && gate.name != owner.name && ground.snapshot.registers(&gate.name));
+        let gates = gates.filter(|gate| judges(gate, Some(&owner.name), ground.snapshot, &scope_id));
         checks.extend(gates.map(|gate| view(GATES, by_gate(&gate.name), CheckOutcome::NotAsked)));
     }
     let (operation, generation) = (ground.operation.to_owned(), ground.snapshot.generation);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use conduit_api::toolbelt::WaitInput;
-use conduit_api::{ApiError, Code};
+use conduit_api::{ApiError, Code, ScopeId};
 use conduit_config::Snapshot;
 use conduit_store::digest::hex;
 use conduit_toolbelt::hosted::Admitted;
@@ -72,9 +72,9 @@ pub enum StartGated {
     },
 }
 
-/// Whether a start gate is active in `snapshot`.
-pub(super) fn any_start(registry: &Registry, snapshot: &Snapshot) -> bool {
-    registry.registrations().iter().any(|one| one.start_gate && snapshot.registers(&one.name))
+/// Whether a start gate is active in `scope`.
+pub(super) fn any_start(registry: &Registry, snapshot: &Snapshot, scope: &ScopeId) -> bool {
+    registry.registrations().iter().any(|one| one.start_gate && snapshot.registers_in(&one.name, scope))
 }
 
 /// Asks one start gate after another about `call`, as [`ask`] does: in the order of names, within one deadline, fail closed.
@@ -85,7 +85,7 @@ pub(super) async fn ask_start(
     extensions: impl Fn(&str) -> Option<Rc<dyn Extension>>,
 ) -> StartGated {
     let end = Instant::now() + GATES_TIME_MAX;
-    let active = |one: &&Registration| one.start_gate && snapshot.registers(&one.name);
+    let active = |one: &&Registration| one.start_gate && snapshot.registers_in(&one.name, &call.scope_id);
     for registration in registry.registrations().iter().filter(active) {
         let gate = registration.name.clone();
         let answer = match extensions(&gate) {

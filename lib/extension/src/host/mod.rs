@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::CallResponse;
-use conduit_api::{ApiError, Code};
+use conduit_api::{ApiError, Code, ScopeId};
 use conduit_config::Snapshot;
 use conduit_store::Clock;
 use conduit_toolbelt::hosted::{Admission, Admitted, Hosted};
@@ -126,12 +126,12 @@ impl ExtensionHost {
         self.toolbelt.borrow_mut().answered(call, gate, done)
     }
 
-    /// Whether a start gate is active in `snapshot`.
+    /// Whether a start gate is active in `scope`, as `snapshot` has it.
     ///
     /// It counts as active when that cannot be looked up: then [`ExtensionHost::ask_to_start`] says why it is refused.
-    pub fn has_start_gates(&self, snapshot: &Snapshot) -> bool {
+    pub fn has_start_gates(&self, snapshot: &Snapshot, scope: &ScopeId) -> bool {
         let registry = self.toolbelt.borrow_mut().registry_of(snapshot);
-        registry.map_or(true, |registry| gates::any_start(&registry, snapshot))
+        registry.map_or(true, |registry| gates::any_start(&registry, snapshot, scope))
     }
 
     /// Asks the start gates that are active in `snapshot` about a Work that no attempt was launched of (G06).
@@ -141,7 +141,7 @@ impl ExtensionHost {
             Ok(registry) => registry,
             Err(error) => return gates::start_failed("unknown", &error.to_string()),
         };
-        if !gates::any_start(&registry, snapshot) {
+        if !gates::any_start(&registry, snapshot, &call.scope_id) {
             return StartGated::Through;
         }
         let bypassed = self.toolbelt.borrow_mut().bypassed(&call.scope_id);

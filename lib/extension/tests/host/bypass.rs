@@ -111,7 +111,7 @@ async fn start_gates_are_asked_in_the_order_of_names_and_whatever_is_no_answer_r
         let host = world.host("first");
         let snapshot = world.snapshot();
         let call = start();
-        assert!(host.has_start_gates(&snapshot));
+        assert!(host.has_start_gates(&snapshot, &"one".parse().unwrap()));
         for gate in [&first, &second] {
             gate.starts(|_| async { Ok(GateAnswer::LetThrough) });
         }

@@ -95,7 +95,7 @@ impl Admitted {
     }
     /// Whether the gate of `registration` is asked about the call (G01).
     pub fn is_judged_by(&self, registration: &Registration) -> bool {
-        judges(registration, Some(&self.extension), &self.snapshot)
+        judges(registration, Some(&self.extension), &self.snapshot, &self.token().scope)
     }
 
     /// The settings of the extension in the generation that the call was decided by.
@@ -373,18 +373,18 @@ pub(crate) fn refuse_input(known: &crate::registry::Known<'_>, input: &Map<Strin
     }
 }
 
-/// Whether a gate is asked before an operation of `owner` runs (G01, G02): every active one but the owner's.
-pub fn is_judged(registry: &Registry, snapshot: &Snapshot, owner: Option<&Registration>) -> bool {
+/// Whether a gate is asked before an operation of `owner` runs in `scope` (G01, G02): every active one but the owner's.
+pub fn is_judged(registry: &Registry, snapshot: &Snapshot, owner: Option<&Registration>, scope: &ScopeId) -> bool {
     let owner = owner.map(|owner| owner.name.as_str());
-    registry.registrations().iter().any(|one| judges(one, owner, snapshot))
+    registry.registrations().iter().any(|one| judges(one, owner, snapshot, scope))
 }
 
-/// Whether the gate of `registration` is asked before an operation of `owner` runs.
-pub fn judges(registration: &Registration, owner: Option<&str>, snapshot: &Snapshot) -> bool {
-    registration.gate && Some(registration.name.as_str()) != owner && snapshot.registers(&registration.name)
+/// Whether the gate of `registration` is asked before an operation of `owner` runs in `scope`.
+pub fn judges(registration: &Registration, owner: Option<&str>, snapshot: &Snapshot, scope: &ScopeId) -> bool {
+    registration.gate && Some(registration.name.as_str()) != owner && snapshot.registers_in(&registration.name, scope)
 }
 
-/// Checks 1 to 4 for an extension's operation: it is declared when its registration is active in the generation.
+/// Checks 1 to 4 for an extension's operation: it is declared where its registration is active in the generation.
 pub(crate) fn authorize(
     token: Option<TokenRecord>,
     assertions: &Assertions,
@@ -394,7 +394,9 @@ pub(crate) fn authorize(
     now: Now,
 ) -> Result<Authorized<Registered>> {
     let owner = registry.operation(operation).and_then(|known| known.registration);
-    let declared = owner.is_some_and(|owner| snapshot.registers(&owner.name));
+    let declared = owner.zip(token.as_ref()).is_some_and(|(owner, token)| {
+        snapshot.registers_in(&owner.name, &token.scope) // without a token nothing asks for it
+    });
     check::authorize_registered(token, assertions, operation, declared, snapshot, now)
 }
 

@@ -48,7 +48,7 @@ fn each_check_refuses_in_its_order_and_the_caller_learns_nothing_of_which() {
     call.work_id = Some(speaker.claimed.work.clone());
     expect(&host, &mut speaker, &call, "the call asserts another execution");
     call.execution_id = Some(execution);
-    expect(&host, &mut speaker, &call, "the operation is not declared");
+    expect(&host, &mut speaker, &call, "the operation is not declared in the scope");
     call.operation = "emit".to_owned();
     expect(&host, &mut speaker, &call, "the operation is not in the token's allowlist");
     host.sql("UPDATE token SET grants = '{\"operations\":[\"emit\"],\"events\":[\"demo.survey\"],\"delegates\":[]}'");
