@@ -100,6 +100,10 @@ codes! {
     HostUnavailable = "host_unavailable", 503, SameRequest;
     /// The extension does not answer, or answered what it may not; nothing was recorded as done.
     ExtensionUnavailable = "extension_unavailable", 503, SameRequest;
+    /// An extension's executor refuses to run a Work, in its own words, or names what cannot be run (X01).
+    ExecutorRefused = "executor_refused", 422, Never;
+    /// An extension's executor does not say what to run; the start is tried again (X01).
+    ExecutorUnavailable = "executor_unavailable", 503, SameRequest;
 
     // Management controls
     /// The delivery or idempotency key was used for another request.

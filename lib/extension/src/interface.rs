@@ -13,6 +13,8 @@ use conduit_toolbelt::registry::Registration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::{Output, Phase, Plan, SegmentEnd};
+
 /// An answer that may take a while. Whoever asks sets the deadline; an answer that is dropped is not wanted any more.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
@@ -130,6 +132,37 @@ impl StartCall {
     }
 }
 
+/// A segment that an executor of the extension's is to plan.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlanCall {
+    pub executor: String,
+    /// The binding's `config`, which keeps the executor's schema.
+    pub config: Value,
+    /// The extension's settings in the generation that the execution is pinned to.
+    pub settings: Value,
+    /// A [`SegmentContext`](crate::SegmentContext), as an object.
+    pub context: Value,
+    pub phase: Phase,
+}
+
+/// A process that an executor of the extension's planned, and that has ended: what does its end mean?
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EndCall {
+    pub executor: String,
+    pub config: Value,
+    pub settings: Value,
+    pub execution_id: ExecutionId,
+    pub work_id: WorkId,
+    pub scope_id: ScopeId,
+    pub binding: String,
+    /// Ordinal of the execution in its Work, from 1.
+    pub attempt: i64,
+    pub segment: i64,
+    /// `result` (`succeeded`, `failed`, `timed_out`), and `exit_code` or `signal`.
+    pub terminal: Value,
+    pub outputs: Vec<Output>,
+}
+
 /// An operator's action. The operator was authenticated, and has the role that the action asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
@@ -160,6 +193,16 @@ pub trait Extension {
     /// Looks at settings that keep the schema of its registration, for what no schema says; changes nothing.
     fn validate<'a>(&'a self, _settings: &'a Value) -> Answer<'a, Result<Vec<SettingFault>, Failure>> {
         Box::pin(async { Err(Failure::Failed("it does not look at settings".into())) })
+    }
+
+    /// Says what one of its executors runs. It is asked again after a crash, until the plan was admitted.
+    fn plan<'a>(&'a self, _call: &'a PlanCall) -> Answer<'a, Result<Plan, Failure>> {
+        Box::pin(async { Err(Failure::Failed("it has no executors".into())) })
+    }
+
+    /// Says what the end of such a process means. It is asked again after a crash, until the answer is on record.
+    fn interpret<'a>(&'a self, _call: &'a EndCall) -> Answer<'a, Result<SegmentEnd, Failure>> {
+        Box::pin(async { Err(Failure::Failed("it has no executors".into())) })
     }
 
     /// Carries out an operator's action.

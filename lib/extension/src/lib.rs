@@ -10,9 +10,15 @@ mod executor;
 pub mod host;
 mod interface;
 pub mod package;
+mod plan;
+mod provided;
 
-pub use executor::{Executor, Phase, SegmentContext, SegmentEnd, Transport};
-pub use interface::{
-    Action, Answer, Authority, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, OperationError,
-    SettingFault, StartCall, WaitPlan,
+pub use executor::{
+    Ended, Executor, Output, Phase, SegmentContext, SegmentEnd, TAIL_BYTES_MAX, Transport, by_exit_status,
 };
+pub use interface::{
+    Action, Answer, Authority, EndCall, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, OperationError,
+    PlanCall, SettingFault, StartCall, WaitPlan,
+};
+pub use plan::{Plan, variable};
+pub use provided::{EXECUTOR_TIME_MAX, Provided};

@@ -12,6 +12,7 @@ mod executors;
 mod extensions;
 mod gates;
 mod host;
+mod meaning;
 mod outputs;
 mod playbooks;
 mod segment;

@@ -1,9 +1,10 @@
 //! Keeping what a process wrote: from its bundle into `artifacts/<digest>`, before a row says so.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 
 use conduit_coordination::artifacts::NewArtifact;
+use conduit_extension::{Output, TAIL_BYTES_MAX};
 use conduit_kernel::OutputFact;
 use conduit_store::StateDir;
 
@@ -32,4 +33,28 @@ pub fn keep(state: &StateDir, outputs: &[OutputFact]) -> io::Result<Vec<NewArtif
         fs::File::open(state.path().join("artifacts"))?.sync_all()?;
     }
     Ok(kept)
+}
+
+/// What an executor is told of kept outputs. One that cannot be read is told without its end.
+pub fn told(state: &StateDir, outputs: &[OutputFact]) -> Vec<Output> {
+    let told = |output: &OutputFact| Output {
+        name: output.name.clone(),
+        digest: output.digest.clone(),
+        bytes: output.bytes,
+        dropped_bytes: output.dropped_bytes,
+        tail: tail(state, output).unwrap_or_else(|error| {
+            tracing::warn!(digest = output.digest, %error, "a kept output cannot be read");
+            String::new()
+        }),
+    };
+    outputs.iter().map(told).collect()
+}
+
+fn tail(state: &StateDir, output: &OutputFact) -> io::Result<String> {
+    let mut file = fs::File::open(state.artifact_file(&output.digest))?;
+    let bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES_MAX)))?;
+    let mut end = Vec::new();
+    file.take(TAIL_BYTES_MAX).read_to_end(&mut end)?;
+    Ok(String::from_utf8_lossy(&end).into_owned())
 }

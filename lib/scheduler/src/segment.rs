@@ -9,13 +9,13 @@ use std::time::Duration;
 use conduit_api::{ApiError, AttemptId, Code, ExecutionId, Retry};
 use conduit_coordination::executions::{self, Claimed, Completed, SegmentEnd};
 use conduit_endpoint::{control, rundir};
-use conduit_extension::SegmentEnd as Means;
-use conduit_kernel::{Conclusion, Launched, Reason, StopReason, Terminal};
+use conduit_kernel::{Launched, StopReason};
 use conduit_store::lease::Demand;
 use serde_json::json;
 
 use crate::host::{Host, Live};
-use crate::start::{self, Bound, Started, bound};
+use crate::meaning::{self, Asking, Word};
+use crate::start::{self, Started, bound};
 use crate::{gates, outputs};
 
 /// The wait before a step that has to succeed is tried again: it doubles from try to try.
@@ -155,11 +155,11 @@ async fn stop(host: &Host, claimed: &Claimed, attempt: &AttemptId, launched: &La
 
 /// Records the end of a segment, again and again until the store takes it, then tidies up.
 pub async fn record(host: &Rc<Host>, claimed: &Claimed, ended: Ended) {
-    let mut pause = Pause::default();
+    let (mut pause, asking) = (Pause::default(), Asking::default());
     loop {
-        match try_record(host, claimed, &ended).await {
+        match try_record(host, claimed, &ended, &asking).await {
             Ok(Some(completed)) => return tidy(host, claimed, &ended, &completed),
-            Ok(None) => {} // something that it started lives on: looked at again
+            Ok(None) => {} // something that it started lives on, or its executor is asked again
             Err(Fault::Store(conduit_store::Error::LeaseLost { why })) => {
                 tracing::warn!(execution = %claimed.execution, why, "the segment was ended by another hand");
                 return;
@@ -168,12 +168,20 @@ pub async fn record(host: &Rc<Host>, claimed: &Claimed, ended: Ended) {
                 tracing::error!(execution = %claimed.execution, %error, "the end of a segment could not be recorded yet")
             }
         }
-        pause.wait().await;
+        tokio::select! {
+            () = pause.wait() => {}
+            () = meaning::stopped(host, claimed) => {}
+        }
     }
 }
 
 /// One try: the evidence is read again, and kernel and coordination change in one transaction.
-async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended) -> Result<Option<Completed>, Fault> {
+async fn try_record(
+    host: &Host,
+    claimed: &Claimed,
+    ended: &Ended,
+    asking: &Asking,
+) -> Result<Option<Completed>, Fault> {
     let bound = bound(host, claimed);
     let (retry, resumable) = match &bound {
         Ok(bound) => (bound.binding.retry, bound.executor.resume_capable(&bound.binding.config)),
@@ -192,33 +200,29 @@ async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended) -> Result<Opt
         }
     };
     let ending = host.kernel.settle(attempt).await?;
-    let kept =
+    let mut kept =
         outputs::keep(&host.state, ending.outputs()).map_err(conduit_store::error::doing_io("keeping outputs"))?;
+    let mut said = None;
+    if let Some(bound) = bound.as_ref().ok().filter(|bound| bound.executor.interprets()) {
+        match meaning::ask(host, claimed, bound, attempt, &ending, asking).await? {
+            Word::Later => return Ok(None),
+            Word::Said { meaning, outputs } => (said, kept) = (Some(meaning), outputs),
+            Word::Unresolved => {}
+        }
+    }
     let completed = host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| {
         let conclusion = host.kernel.conclude(tx, attempt, &ending, tx.now())?;
         let Some(terminal) = &conclusion.terminal else {
             executions::orphaned(tx)?;
             return Ok::<_, Fault>(None);
         };
-        let end = meaning(&conclusion, terminal, bound.as_ref().ok());
-        let usage = json!({ "attempt": conclusion.reason.as_str() });
+        let (end, usage) = meaning::of(&conclusion, terminal, bound.is_ok(), said.as_ref());
         Ok(Some(executions::complete(tx, claimed, &end, &kept, &usage, retry, resumable)?))
     })?;
     if completed.is_none() {
         ending.survivors_gone().await?;
     }
     Ok(completed)
-}
-
-/// What the kernel's conclusion means for the Work.
-fn meaning(conclusion: &Conclusion, terminal: &Terminal, bound: Option<&Bound>) -> SegmentEnd {
-    let lost = || SegmentEnd::Lost { started: conclusion.reason != Reason::NoStartEvidence };
-    match bound.map(|bound| bound.executor.interpret(terminal)) {
-        Some(Means::Succeeded) => SegmentEnd::Succeeded,
-        Some(Means::Failed { code, message, retryable }) => SegmentEnd::Failed { code, message, retryable },
-        Some(Means::Cancelled) => SegmentEnd::Stopped,
-        Some(Means::Lost) | None => lost(),
-    }
 }
 
 /// Removes what only a live execution needs (E06).

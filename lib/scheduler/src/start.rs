@@ -17,6 +17,7 @@ use conduit_store::lease::Demand;
 use conduit_store::{Clock, StateDir};
 use conduit_toolbelt::{Grants, NewToken, Token, token};
 
+use crate::executors::executor;
 use crate::host::Host;
 use crate::segment::{self, Ended, Fault};
 
@@ -26,12 +27,12 @@ pub struct Bound {
     pub executor: Rc<dyn Executor>,
 }
 
-/// The pinned binding and its executor. Errors: `unknown_binding`, `unavailable`.
+/// The pinned binding and its executor. Errors: `unknown_binding`, `unavailable`, `executor_unavailable`.
 pub fn bound(host: &Host, claimed: &Claimed) -> Result<Bound, ApiError> {
     let snapshot = host.pinned(claimed.generation).map_err(|error| error.to_api())?;
     let missing = || ApiError::new(Code::UnknownBinding, "the configuration has no such binding in this scope");
     let binding = snapshot.binding(&claimed.scope, &claimed.binding).cloned().ok_or_else(missing)?;
-    let executor = host.executors.get(&binding.executor).ok_or_else(missing)?;
+    let executor = executor(host, &binding.executor, &snapshot)?;
     Ok(Bound { binding, executor })
 }
 
@@ -91,6 +92,9 @@ const fn sentence(code: Code) -> &'static str {
             "the endpoint spawner does not answer; it is tried again; if that lasts, restart open-conduit-endpointd or the suite"
         }
         Code::StoreBusy => "the store was busy; it is tried again",
+        Code::ExecutorUnavailable => {
+            "the extension of its executor does not say what to run; `open-conduit health` says why, and it is tried again"
+        }
         _ => "the host failed; the scheduler's log says how, and it is tried again",
     }
 }
@@ -102,14 +106,14 @@ async fn advance(host: &Host, claimed: &Claimed, staged: &mut Option<AttemptId>)
     let rundir = RunDir::prepare(host.state.path(), &claimed.execution)?;
     let toolbelt = bound.executor.transport() == Transport::Toolbelt;
     let ready = match rundir.socket_in_place() {
-        _ if !toolbelt => ready(host, claimed, &bound, &rundir, None, staged)?,
+        _ if !toolbelt => ready(host, claimed, &bound, &rundir, None, staged).await?,
         Some(socket) => {
             let preparing = async {
                 // The request leaves first; what it is prepared with below holds the thread. Too few turns cost time only.
                 for _ in 0..REQUEST_TURNS {
                     tokio::task::yield_now().await;
                 }
-                ready(host, claimed, &bound, &rundir, Some(socket), staged)
+                ready(host, claimed, &bound, &rundir, Some(socket), staged).await
             };
             let (served, ready) = tokio::join!(control::serve(&host.places, &claimed.execution), preparing);
             served?;
@@ -117,7 +121,7 @@ async fn advance(host: &Host, claimed: &Claimed, staged: &mut Option<AttemptId>)
         }
         None => {
             let socket = control::serve(&host.places, &claimed.execution).await?;
-            ready(host, claimed, &bound, &rundir, Some(socket), staged)?
+            ready(host, claimed, &bound, &rundir, Some(socket), staged).await?
         }
     };
     launch(host, claimed, &bound.binding, ready, toolbelt.then_some(&rundir))
@@ -131,7 +135,7 @@ struct Ready {
 
 /// Plans a segment, builds its bundle and starts its runner, which waits. Nothing of it is on record, and what a crash leaves
 /// of it the next start removes.
-fn ready(
+async fn ready(
     host: &Host,
     claimed: &Claimed,
     bound: &Bound,
@@ -155,7 +159,7 @@ fn ready(
         deadline_ms: u64::try_from(deadline_us(&bound.binding) / 1000).unwrap_or(u64::MAX),
     };
     let phase = if claimed.segment > 1 { Phase::Resume } else { Phase::Run };
-    let request = bound.executor.plan(&bound.binding.config, &context, phase)?;
+    let request = bound.executor.plan(&bound.binding.config, &context, phase).await?;
     let prepared = host.kernel.prepare(&request, host.now()).map_err(chained)?;
     *staged = Some(prepared.attempt.clone());
     let mut bundle = host.kernel.stage_prepared(&prepared).map_err(chained)?;
@@ -232,7 +236,7 @@ mod tests {
     use conduit_store::Write;
 
     /// A world with one claimed Work, and that claim ready for its boundary.
-    fn ready_world() -> (World, Claimed, RunDir, Ready) {
+    async fn ready_world() -> (World, Claimed, RunDir, Ready) {
         let world = World::new();
         world.ask_for("calm", 1);
         let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
@@ -245,7 +249,7 @@ mod tests {
         let rundir = RunDir::prepare(world.host.state.path(), &claimed.execution).unwrap();
         let bound = bound(&world.host, &claimed).unwrap();
         let socket = rundir.socket_in_place();
-        let ready = ready(&world.host, &claimed, &bound, &rundir, socket, &mut None).unwrap();
+        let ready = ready(&world.host, &claimed, &bound, &rundir, socket, &mut None).await.unwrap();
         (world, claimed, rundir, ready)
     }
 
@@ -257,7 +261,7 @@ mod tests {
     /// K01, T02
     #[tokio::test]
     async fn before_its_one_commit_nothing_of_a_segment_is_on_record_and_behind_it_everything() {
-        let (world, claimed, rundir, ready) = ready_world();
+        let (world, claimed, rundir, ready) = ready_world().await;
         for table in ["token", "operation", "attempt", "reservation"] {
             assert_eq!(world.number(&format!("SELECT count(*) FROM {table}")), 0, "{table}");
         }
@@ -280,7 +284,7 @@ mod tests {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
-                let (world, claimed, _, ready) = ready_world();
+                let (world, claimed, _, ready) = ready_world().await;
                 drop(ready);
                 for gone in [world.host.places.runs(), world.host.places.attempts()] {
                     std::fs::remove_dir_all(&gone).unwrap();
@@ -295,7 +299,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_fault_of_the_host_is_recorded_with_its_remedy_and_without_a_path() {
-        for code in [Code::StorageFull, Code::StateUnavailable, Code::Unavailable, Code::StoreBusy, Code::Internal] {
+        for code in [
+            Code::StorageFull,
+            Code::StateUnavailable,
+            Code::Unavailable,
+            Code::ExecutorUnavailable,
+            Code::StoreBusy,
+            Code::Internal,
+        ] {
             assert!(segment::passes(code), "{code:?}");
             assert!(!sentence(code).contains('/'), "{code:?}");
         }
@@ -305,7 +316,7 @@ mod tests {
     /// M10, K01
     #[tokio::test]
     async fn a_segment_that_somebody_stops_before_its_boundary_leaves_no_attempt_and_no_token() {
-        let (world, claimed, rundir, ready) = ready_world();
+        let (world, claimed, rundir, ready) = ready_world().await;
         let cancel = |tx: &Write<'_>| executions::cancel(tx, &claimed.execution, "operator:local", Clock.now());
         world.host.store.borrow_mut().write(cancel).unwrap();
         assert!(matches!(cross(&world, &claimed, &rundir, ready).unwrap(), Started::Stopped(_)));
@@ -319,7 +330,7 @@ mod tests {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
-                let (world, claimed, rundir, ready) = ready_world();
+                let (world, claimed, rundir, ready) = ready_world().await;
                 let (attempt, token) = (ready.prepared.attempt.clone(), rundir.token_file());
                 // Where the token would be written, nothing can be.
                 std::fs::create_dir(token.with_file_name(".token.next")).unwrap();

@@ -174,6 +174,25 @@ pub fn orphaned(tx: &Fenced<'_>) -> Result<()> {
     Ok(())
 }
 
+const DECIDED: &str = "
+    SELECT stop_reason IS NOT NULL OR EXISTS (
+        SELECT 1 FROM declaration d WHERE d.execution_id = x.id AND d.epoch = x.epoch AND d.applied_at_us IS NULL) AS decided
+      FROM execution x WHERE x.id = :id AND x.epoch = :epoch";
+
+/// The process of the segment that `tx` is fenced to has ended, and what that means is not known yet: its tokens end now.
+pub fn silence(tx: &Fenced<'_>) -> Result<()> {
+    let params = named_params! { ":id": tx.held().execution.as_str(), ":at": tx.now().wall.0 };
+    tx.execute("revoking tokens", REVOKE, params)?;
+    Ok(())
+}
+
+/// Whether it is settled what follows from the end of the segment that `tx` is fenced to, whatever that end means: it
+/// declared something, or somebody asked to stop it (T12).
+pub fn is_decided(tx: &Fenced<'_>) -> Result<bool> {
+    let params = named_params! { ":id": tx.held().execution.as_str(), ":epoch": tx.held().epoch };
+    Ok(tx.one("looking for a declaration", DECIDED, params, |row| row.get("decided"))?)
+}
+
 /// Ends the segment that `tx` is fenced to, in one transaction: its tokens, its outputs, its declaration, its Work.
 pub fn complete(
     tx: &Fenced<'_>,

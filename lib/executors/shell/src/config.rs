@@ -167,6 +167,7 @@ fn escape(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conduit_extension::variable;
     use serde_json::json;
 
     fn faults(config: &Value) -> Vec<(String, String)> {
@@ -209,7 +210,7 @@ mod tests {
         assert!(FIELDS.iter().all(|name| !row(name).is_empty()), "{rows:?}");
         assert!(row("output_bytes_max").contains(&format!("0 to {OUTPUT_BYTES_MAX}")));
         assert!(row("stop_grace_ms").contains(&format!("0 to {STOP_GRACE_MS_MAX}")));
-        for name in [crate::variable::WORK_ID, crate::variable::RESUMED, crate::variable::PLAYBOOK, "OS_TOKEN_FILE"] {
+        for name in [variable::WORK_ID, variable::RESUMED, variable::PLAYBOOK, "OS_TOKEN_FILE"] {
             assert!(section.contains(&format!("`{name}`")), "{name}");
         }
     }

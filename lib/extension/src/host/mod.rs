@@ -297,7 +297,7 @@ fn authority(admitted: &Admitted) -> Authority {
 }
 
 /// Runs `work` in a task of its own, which ends with it or with whoever waits for it: a panic is a failure of the extension.
-async fn alone<T: 'static>(work: impl Future<Output = Result<T, Failure>> + 'static) -> Result<T, Failure> {
+pub(crate) async fn alone<T: 'static>(work: impl Future<Output = Result<T, Failure>> + 'static) -> Result<T, Failure> {
     struct Ends<T>(tokio::task::JoinHandle<T>);
     impl<T> Drop for Ends<T> {
         fn drop(&mut self) {
@@ -309,7 +309,7 @@ async fn alone<T: 'static>(work: impl Future<Output = Result<T, Failure>> + 'sta
 }
 
 /// An extension's refusal, as callers see it; `Err` when it is none that may be passed on.
-fn refusal_of(refusal: OperationError) -> Result<ApiError, String> {
+pub(crate) fn refusal_of(refusal: OperationError) -> Result<ApiError, String> {
     let OperationError { code, message } = refusal;
     let word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     if code.is_empty() || code.len() > 64 || !code.bytes().all(word) || message.len() > MESSAGE_BYTES_MAX {

@@ -16,7 +16,10 @@ use super::Bounds;
 use super::connection::Connection;
 use super::process::{Process, Processes};
 use super::protocol::{self, Initialized, VERSIONS, method};
-use crate::{Action, Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, SettingFault, StartCall};
+use crate::{
+    Action, Answer, EndCall, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, Plan, PlanCall, SegmentEnd,
+    SettingFault, StartCall,
+};
 
 /// How long a process may take to end by itself once it is told to.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
@@ -302,6 +305,18 @@ impl Extension for InstalledPackage {
         // The only kind there is; it leaves room for others.
         let params = json!({"kind": "settings", "settings": settings, "deadline_ms": deadline_ms});
         Box::pin(async move { self.0.ask(method::VALIDATE, params, deadline, protocol::validated).await })
+    }
+
+    fn plan<'a>(&'a self, call: &'a PlanCall) -> Answer<'a, Result<Plan, Failure>> {
+        let deadline = self.0.bounds.executor;
+        Box::pin(async move { self.0.ask(method::PLAN, timed(call, deadline), deadline, protocol::planned).await })
+    }
+
+    fn interpret<'a>(&'a self, call: &'a EndCall) -> Answer<'a, Result<SegmentEnd, Failure>> {
+        let deadline = self.0.bounds.executor;
+        Box::pin(
+            async move { self.0.ask(method::INTERPRET, timed(call, deadline), deadline, protocol::interpreted).await },
+        )
     }
 
     fn act<'a>(&'a self, action: &'a Action) -> Answer<'a, Result<Value, Failure>> {

@@ -23,6 +23,7 @@ pub use installed::InstalledPackage;
 pub use pool::Packages;
 pub use process::Processes;
 
+use crate::EXECUTOR_TIME_MAX;
 use crate::host::{GATES_TIME_MAX, HANDLER_TIME_MAX, VALIDATE_TIME_MAX};
 
 /// Every bound of a running package, so that tests can choose others.
@@ -38,6 +39,8 @@ pub struct Bounds {
     pub handler: Duration,
     /// One look at settings.
     pub validate: Duration,
+    /// One plan of an executor, or one word on an ending.
+    pub executor: Duration,
     /// One question to a gate.
     pub gate: Duration,
     /// How long a request that nobody waits for any more may stay unanswered before the process is killed.
@@ -57,6 +60,7 @@ impl Default for Bounds {
             initialize: Duration::from_secs(10),
             handler: HANDLER_TIME_MAX,
             validate: VALIDATE_TIME_MAX,
+            executor: EXECUTOR_TIME_MAX,
             gate: GATES_TIME_MAX,
             cancelled: Duration::from_secs(5),
             idle: Duration::from_secs(60),

@@ -2,12 +2,13 @@
 //!
 //! The host asks, the package answers. A line that is no answer to a question of the host's is a fault of the package.
 
-use conduit_api::json;
 use conduit_api::toolbelt::{EmitInput, WaitInput};
+use conduit_api::{Code, json};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Failure, GateAnswer, Invoked, OperationError, SettingFault, WaitPlan};
+use crate::host::refusal_of;
+use crate::{Failure, GateAnswer, Invoked, OperationError, Plan, SegmentEnd, SettingFault, WaitPlan};
 
 /// The versions of the protocol that this host speaks, the newest first.
 pub const VERSIONS: [u32; 1] = [1];
@@ -18,6 +19,8 @@ pub mod method {
     pub const INVOKE: &str = "operation.invoke";
     pub const GATE: &str = "operation.gate";
     pub const START_GATE: &str = "gate.start";
+    pub const PLAN: &str = "executor.plan";
+    pub const INTERPRET: &str = "executor.interpret";
     pub const ACTION: &str = "action.invoke";
     pub const VALIDATE: &str = "validate";
     pub const SHUTDOWN: &str = "shutdown";
@@ -184,6 +187,33 @@ pub fn validated(value: Value) -> Result<Vec<SettingFault>, Failure> {
     Ok(faults.into_iter().map(told).collect())
 }
 
+/// What `executor.plan` is answered by: what the operation can take, and nothing that is the host's to choose.
+pub fn planned(value: Value) -> Result<Plan, Failure> {
+    json::from_value(value).map_err(nonsense)
+}
+
+/// What `executor.interpret` is answered by. A failure in the package's words is a failure of the process.
+pub fn interpreted(value: Value) -> Result<SegmentEnd, Failure> {
+    #[derive(Deserialize)]
+    #[serde(tag = "end", rename_all = "snake_case", deny_unknown_fields)]
+    enum Answer {
+        Succeeded {},
+        Failed { code: String, message: String, retryable: bool },
+        Cancelled {},
+        Lost {},
+    }
+    Ok(match json::from_value(value).map_err(nonsense)? {
+        Answer::Succeeded {} => SegmentEnd::Succeeded,
+        Answer::Failed { code, message, retryable } => {
+            let said = refusal_of(OperationError { code, message: on_one_line(&message) }).map_err(nonsense)?;
+            let message = format!("{}: {}", said.code_text(), said.message);
+            SegmentEnd::Failed { code: Code::ProcessFailed, message, retryable }
+        }
+        Answer::Cancelled {} => SegmentEnd::Cancelled,
+        Answer::Lost {} => SegmentEnd::Lost,
+    })
+}
+
 fn nonsense(why: impl std::fmt::Display) -> Failure {
     Failure::Failed(format!("its answer is none: {why}"))
 }
@@ -236,6 +266,33 @@ mod tests {
         assert!(matches!(gated(json!({"answer": "refuse", "code": "no", "message": "No"})), Ok(GateAnswer::Refuse(_))));
         for bad in [json!(true), json!({}), json!({"answer": "maybe"}), json!({"answer": "park"}), wait] {
             assert!(matches!(gated(bad.clone()), Err(Failure::Failed(_))), "{bad}");
+        }
+        let plan = planned(json!({"executable": "/bin/true", "args": ["-x"], "env": {"A": "b"}})).unwrap();
+        assert_eq!((plan.args.as_slice(), plan.cwd), (["-x".to_owned()].as_slice(), None));
+        for bad in [
+            json!({}),
+            json!({"executable": 1}),
+            json!({"executable": "/bin/true", "principal": "operator"}),
+            json!({"executable": "/bin/true", "timeout_ms": 9}),
+            json!({"executable": "/bin/true", "args": [1]}),
+        ] {
+            assert!(matches!(planned(bad.clone()), Err(Failure::Failed(_))), "{bad}");
+        }
+        assert_eq!(interpreted(json!({"end": "succeeded"})), Ok(SegmentEnd::Succeeded));
+        let failed = json!({"end": "failed", "code": "no_luck", "message": "It\nwas not", "retryable": false});
+        let message = "no_luck: It was not".to_owned();
+        assert_eq!(
+            interpreted(failed),
+            Ok(SegmentEnd::Failed { code: Code::ProcessFailed, message, retryable: false })
+        );
+        for bad in [
+            json!({}),
+            json!({"end": "maybe"}),
+            json!({"end": "succeeded", "code": "x"}),
+            json!({"end": "failed"}),
+            json!({"end": "failed", "code": "No luck", "message": "m", "retryable": true}),
+        ] {
+            assert!(matches!(interpreted(bad.clone()), Err(Failure::Failed(_))), "{bad}");
         }
         assert_eq!(acted(json!({"output": [1]})), Ok(json!([1])));
         assert!(acted(json!({"output": 1, "more": 2})).is_err());
