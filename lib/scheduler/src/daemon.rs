@@ -94,6 +94,13 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let extension_host = extension_host(&host, &packages)?;
     // The host was made a moment ago, and its cell is empty.
     let extension_host = Rc::clone(host.extensions.get_or_init(|| extension_host));
+    match extension_host.take_over() {
+        Ok(0) => {}
+        Ok(doubts) => tracing::warn!(doubts, "requests are in doubt; `open-conduit doubts` lists them"),
+        Err(error) => {
+            tracing::error!(%error, "what an earlier daemon left behind is in doubt only once it is asked again")
+        }
+    }
     adopt::all(&host).map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");

@@ -77,6 +77,11 @@ impl ExtensionHost {
         own.or_else(|| self.packages.as_ref().and_then(|packages| packages.get(name)))
     }
 
+    /// See [`Hosted::take_over`]; to be called before the first call. Returns how many requests are in doubt by it.
+    pub fn take_over(&self) -> Result<usize> {
+        self.toolbelt.borrow_mut().take_over()
+    }
+
     /// Carries a call out, or refuses it; either way a record of it is kept. Runs inside a `LocalSet`.
     ///
     /// Errors: those of the checks (T05); `request_conflict`, `in_doubt`; a gate's or the handler's own; `gate_failed`;

@@ -6,7 +6,7 @@
 
 use conduit_api::ExecutionId;
 use conduit_store::digest::Sha256Digest;
-use conduit_store::{Now, Read, Write, named_params};
+use conduit_store::{Now, Read, Write, column_id, named_params};
 
 use crate::error::{Error, Result};
 
@@ -43,6 +43,53 @@ const DOUBT: &str = "
 const DELETE: &str = "
     DELETE FROM intent
      WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND host = :host AND state = 'running'";
+
+const LEFT: &str = "
+    SELECT i.execution_id, i.operation, i.request_id, e.finished_at_us IS NOT NULL AS ended
+      FROM intent i JOIN execution e ON e.id = i.execution_id
+     WHERE i.state = 'running' AND i.host <> :host
+       AND (i.execution_id, i.operation, i.request_id) > (:execution, :operation, :request)
+     ORDER BY i.execution_id, i.operation, i.request_id LIMIT :rows";
+const FORGET: &str = "
+    DELETE FROM intent
+     WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND state = 'running'";
+
+/// A request that a host which has ended left behind.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub key: RequestKey,
+    /// Whether its execution has ended, so that nobody can ask again.
+    pub ended: bool,
+}
+
+/// At most `rows` requests that other hosts than `host` left behind, in the order of keys, after the key `after`.
+pub(super) fn left_behind(r: &Read<'_>, host: &str, after: Option<&RequestKey>, rows: i64) -> Result<Vec<Left>> {
+    let (execution, operation, request) =
+        after.map_or(("", "", ""), |key| (key.execution.as_str(), &key.operation, &key.request_id));
+    let params = named_params! {
+        ":host": host, ":execution": execution, ":operation": operation, ":request": request, ":rows": rows,
+    };
+    Ok(r.all("looking for intents that were left behind", LEFT, params, |row| {
+        let key = RequestKey {
+            execution: column_id(row, "execution_id")?,
+            operation: row.get("operation")?,
+            request_id: row.get("request_id")?,
+        };
+        Ok(Left { key, ended: row.get("ended")? })
+    })?)
+}
+
+/// Throws away what nobody can ask for again and what did no harm if it ran.
+pub(super) fn forget(tx: &Write<'_>, key: &RequestKey) -> Result<()> {
+    tx.execute(
+        "forgetting an intent",
+        FORGET,
+        named_params! {
+            ":execution": key.execution.as_str(), ":operation": key.operation, ":request": key.request_id,
+        },
+    )?;
+    Ok(())
+}
 
 /// Looks a request up. Error: `request_conflict` when another body was asked under the same ID.
 pub(super) fn find(r: &Read<'_>, key: &RequestKey, digest: &Sha256Digest, host: &str) -> Result<Found> {

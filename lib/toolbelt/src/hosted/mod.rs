@@ -30,6 +30,9 @@ use crate::{call, replay};
 use intent::Found;
 pub use intent::RequestKey;
 
+/// Requests that were left behind and are looked at in one transaction.
+const LEFT_ROWS: i64 = 500;
+
 /// The toolbelt as the extension host uses it.
 #[derive(Debug)]
 pub struct Hosted {
@@ -120,6 +123,40 @@ impl Hosted {
     /// Opens the store of `state` for the host instance `host`.
     pub fn open(state: &Path, registry: Rc<Registry>, host: String) -> Result<Self> {
         Ok(Self { access: Access::open(state, registry)?, host })
+    }
+
+    /// Looks through what hosts that have ended left behind: no other host runs beside this one, by the scheduler's lock. What
+    /// may have happened and must not happen again is in doubt from now on, and so listed, whether somebody asks again or not
+    /// (design §9.5); what may be done again stays for who asks, and goes when nobody can. Returns how many are in doubt by it.
+    pub fn take_over(&mut self) -> Result<usize> {
+        let Self { access: Access { store, look, .. }, host } = self;
+        // Packages' operations are known by the generation that is active.
+        if let Err(error) = store.read(|r| look.live.active(r).map(drop)) {
+            tracing::warn!(%error, "what was left behind is looked at without the active generation");
+        }
+        let registry = look.registry();
+        let (mut after, mut doubted) = (None, 0);
+        loop {
+            let left = store.read(|r| intent::left_behind(r, host, after.as_ref(), LEFT_ROWS))?;
+            let Some(last) = left.last() else { return Ok(doubted) };
+            after = Some(last.key.clone());
+            doubted += store.write(|tx| {
+                let mut doubted = 0;
+                for intent::Left { key, ended } in &left {
+                    // Of an operation that is gone nobody knows whether it may be done again.
+                    let repeatable = registry.operation(&key.operation).is_some_and(|known| known.spec.idempotent);
+                    match (repeatable, ended) {
+                        (false, _) => {
+                            intent::doubt(tx, key)?;
+                            doubted += 1;
+                        }
+                        (true, true) => intent::forget(tx, key)?,
+                        (true, false) => {}
+                    }
+                }
+                Ok::<_, Error>(doubted)
+            })?;
+        }
     }
 
     /// Checks 1 to 5, the schema, and what is known of the request: in one view, with nothing written but a doubt.
