@@ -2,9 +2,10 @@
 //! who has no execution's token: the host decides again about every call.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::ExecutionId;
 use crate::toolbelt::CallRequest;
+use crate::{ExecutionId, ScopeId};
 
 /// `POST` here carries out a [`HostCall`] and answers like a run socket.
 pub const CALL: &str = "/v1/host/call";
@@ -37,7 +38,7 @@ pub struct HostValidate {
     /// SHA-256 of an operator's credential, as in [`HostCall`].
     pub bearer_digest: String,
     pub extension: String,
-    pub settings: serde_json::Value,
+    pub settings: Value,
 }
 
 impl HostValidate {
@@ -52,6 +53,31 @@ impl HostValidate {
 #[serde(deny_unknown_fields)]
 pub struct HostValidated {
     pub faults: Vec<SettingFault>,
+}
+
+/// `POST` here has an extension carry out an operator's action: a [`HostAct`], answered by an `ActionReply`.
+pub const ACT: &str = "/v1/host/act";
+
+/// An operator's action.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostAct {
+    /// SHA-256 of the operator's credential, as in [`HostCall`].
+    pub bearer_digest: String,
+    pub extension: String,
+    pub action: String,
+    pub scope_id: ScopeId,
+    pub input: Map<String, Value>,
+    /// Under the same key of the same operator it is done once.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub idempotency_key: Option<String>,
+}
+
+impl HostAct {
+    /// The digest; `None` when it is not spelt as one.
+    pub fn bearer(&self) -> Option<[u8; 32]> {
+        digest(&self.bearer_digest)
+    }
 }
 
 /// What is wrong with an extension's settings, in its own words.

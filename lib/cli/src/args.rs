@@ -7,7 +7,8 @@ use conduit_suite::demo::DemoArgs;
 use conduit_suite::up::UpArgs;
 
 use crate::commands::{
-    approvals, artifacts, config, doubts, emit, events, executions, explain, gates, package, scopes, waits, work,
+    approvals, artifacts, config, doubts, emit, events, executions, explain, extension, gates, package, scopes, waits,
+    work,
 };
 use crate::exit::Exit;
 
@@ -65,6 +66,7 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     CanI(explain::CanIArgs),
     Config(config::ConfigArgs),
+    Extension(extension::ExtensionArgs),
     Package(package::PackageArgs),
 }
 

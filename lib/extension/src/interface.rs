@@ -167,9 +167,15 @@ pub struct EndCall {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     pub name: String,
+    /// The scope that it is done in; the extension is active there.
+    pub scope_id: ScopeId,
+    /// Names the request: the same one is the same request, also after a crash (design §9.5).
+    pub request_id: String,
     pub input: Map<String, Value>,
     /// `operator:<name>` (M06).
     pub actor: String,
+    /// The extension's own settings, in the generation that is active.
+    pub settings: Value,
 }
 
 /// An extension. What its registration does not declare is never asked.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use conduit_api::host::{self, HostValidate, HostValidated};
+use conduit_api::host::{self, HostAct, HostValidate, HostValidated};
 use conduit_api::places::Places;
+use conduit_api::views::ActionReply;
 use conduit_api::{ApiError, Code};
 use conduit_client::{AsyncClient, Call, ClientError, Credential, Method};
 use conduit_store::digest::{Sha256Digest, hex};
@@ -35,6 +36,11 @@ impl Daemon {
         let (extension, settings) = (extension.to_owned(), settings.clone());
         let asked = HostValidate { bearer_digest: hex(operator), extension, settings };
         Ok(self.ask(host::VALIDATE, &asked).await?)
+    }
+
+    /// Has an extension carry an action out. Errors: `host_unavailable`; the host's own, an extension's among them.
+    pub(crate) async fn act(&self, asked: &HostAct) -> Result<ActionReply> {
+        Ok(self.ask(host::ACT, asked).await?)
     }
 
     async fn ask<T: DeserializeOwned>(&self, path: &str, asked: &impl Serialize) -> Result<T, ApiError> {

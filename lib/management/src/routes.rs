@@ -9,7 +9,8 @@ use crate::ask::Ask;
 use crate::error::Result;
 use crate::handlers::artifacts::Recorded;
 use crate::handlers::{
-    approvals, artifacts, config, doubts, events, executions, explain, gates, health, packages, scopes, waits, work,
+    approvals, artifacts, config, doubts, events, executions, explain, extensions, gates, health, packages, scopes,
+    waits, work,
 };
 use crate::host::Host;
 
@@ -69,6 +70,8 @@ pub(crate) enum Handler {
     Whole(fn(&mut Host, &Ask) -> Result<Reply>),
     /// Waits for the daemon on the way; others are served meanwhile.
     Waits(for<'h> fn(&'h RefCell<Host>, &'h Ask) -> Waits<'h>),
+    /// As before; the role that the action in the path asks for stands in the place of the route's.
+    Acts(for<'h> fn(&'h RefCell<Host>, &'h Ask) -> Waits<'h>),
     /// Finds an artifact, the bytes of which are then verified and sent beside everything else.
     Content(fn(&mut Host, &Ask) -> Result<Recorded>),
 }
@@ -110,6 +113,15 @@ const fn waits(
     handler: for<'h> fn(&'h RefCell<Host>, &'h Ask) -> Waits<'h>,
 ) -> Route {
     Route { method: POST, path, role, takes: Body, replay, answer, handler: Handler::Waits(handler) }
+}
+
+const fn acts(
+    path: &'static str,
+    answer: &'static str,
+    handler: for<'h> fn(&'h RefCell<Host>, &'h Ask) -> Waits<'h>,
+) -> Route {
+    let handler = Handler::Acts(handler);
+    Route { method: POST, path, role: View, takes: Body, replay: Keyed, answer, handler }
 }
 
 const fn content(path: &'static str, find: fn(&mut Host, &Ask) -> Result<Recorded>) -> Route {
@@ -164,6 +176,8 @@ pub static ROUTES: &[Route] = &[
     waits(      "/v1/config/validate",        View,              Free,   "ConfigReply",    config::validate),
     waits(      "/v1/config/apply",           Admin,             Free,   "ConfigReply",    config::apply),
     waits(      "/v1/config/set",             Admin,             Free,   "ConfigReply",    config::set),
+    route(GET,  "/v1/extensions",             View,    NONE,     Free,   "Page<ExtensionView>", extensions::list),
+    acts(       "/v1/extensions/{id}/actions/{id}",                       "ActionReply",    extensions::act),
     route(GET,  "/v1/packages",               View,    NONE,     Free,   "Page<PackageView>", packages::list),
     route(GET,  "/v1/packages/{id}",          View,    Nothing,  Free,   "PackageView",    packages::get),
     route(POST, "/v1/packages",               Admin,   Body,     Free,   "PackageView",    packages::install),
@@ -236,7 +250,9 @@ mod tests {
     #[test]
     fn what_changes_something_needs_more_than_a_look() {
         for route in ROUTES {
-            let looks = route.method == GET || route.path.ends_with("/validate");
+            // An action has a role of its own.
+            let acts = matches!(route.handler, Handler::Acts(_));
+            let looks = route.method == GET || route.path.ends_with("/validate") || acts;
             assert_eq!(route.role == View, looks, "{} {}", route.method, route.path);
             assert_eq!(route.takes == Body, route.method == POST, "{} {}", route.method, route.path);
         }

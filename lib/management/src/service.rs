@@ -9,6 +9,7 @@ use conduit_store::digest::sha256;
 
 use crate::ask::{self, Ask, check_key};
 use crate::error::{Error, Result};
+use crate::handlers::extensions;
 use crate::host::Host;
 use crate::operator;
 use crate::routes::{self, Handler, Matched, Replay, Route, Takes};
@@ -36,9 +37,13 @@ impl Management {
                 return Err(Error::new(Code::NotFound, "there is no such route; docs/api.md lists them"));
             }
         };
-        if operator.role < route.role {
+        let needed = match route.handler {
+            Handler::Acts(_) => extensions::role(&mut self.host.borrow_mut(), &captured)?,
+            _ => route.role,
+        };
+        if operator.role < needed {
             let message =
-                format!("this route needs the role {}, and yours is {}", route.role.as_str(), operator.role.as_str());
+                format!("this route needs the role {}, and yours is {}", needed.as_str(), operator.role.as_str());
             return Err(Error::new(Code::ForbiddenRole, message));
         }
         let query = query(route, request.query.as_deref())?;
@@ -49,7 +54,7 @@ impl Management {
         // Nothing waits while the host is borrowed, so the borrow is the only one.
         match route.handler {
             Handler::Whole(answer) => answer(&mut self.host.borrow_mut(), &ask),
-            Handler::Waits(answer) => answer(&self.host, &ask).await,
+            Handler::Waits(answer) | Handler::Acts(answer) => answer(&self.host, &ask).await,
             Handler::Content(find) => {
                 let recorded = find(&mut self.host.borrow_mut(), &ask)?;
                 recorded.content().await

@@ -70,7 +70,7 @@ struct Reception {
 impl Reception {
     async fn answer(&self, request: &mut Request) -> Result<Reply, ApiError> {
         let path = request.path.clone();
-        if ![host::CALL, host::VALIDATE].contains(&path.as_str()) {
+        if ![host::CALL, host::VALIDATE, host::ACT].contains(&path.as_str()) {
             return Err(ApiError::new(Code::NotFound, "there is no such route"));
         }
         if request.method != Method::POST {
@@ -79,6 +79,9 @@ impl Reception {
         let body = request.json_bytes().await?;
         if path == host::VALIDATE {
             return Ok(Reply::json(200, &self.host.validate(read(&body)?).await?));
+        }
+        if path == host::ACT {
+            return Ok(Reply::json(200, &self.host.act(read(&body)?).await?));
         }
         let answered = self.host.call(read(&body)?).await;
         self.called.notify_one();

@@ -1,9 +1,9 @@
 //! Views of what extensions add: packages, gates, approvals, requests in doubt, and decisions explained.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::{ApprovalId, BypassId, ExecutionId, ScopeId, UnixMicros, Version, WorkId};
+use crate::{ApprovalId, BypassId, EventId, ExecutionId, ScopeId, UnixMicros, Version, WorkId};
 
 /// A package that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -315,4 +315,56 @@ impl Reach {
             Self::Until => "until",
         }
     }
+}
+
+/// One item of `GET /v1/extensions`: what a release or a package has registered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExtensionView {
+    pub name: String,
+    pub version: Version,
+    pub summary: String,
+    /// Whether it is an installed package.
+    pub package: bool,
+    /// Whether the active generation has it.
+    pub active: bool,
+    /// The scopes that it is active in; absent for every one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub scopes: Option<Vec<String>>,
+    pub gate: bool,
+    pub start_gate: bool,
+    pub operations: Vec<String>,
+    pub actions: Vec<ActionView>,
+}
+
+/// What an operator can ask of an extension.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ActionView {
+    pub name: String,
+    pub summary: String,
+    /// The least role: `view`, `operate` or `admin`.
+    pub role: String,
+    /// JSON Schema of the input.
+    pub input: Value,
+}
+
+/// Body of `POST /v1/extensions/{id}/actions/{id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActionRequest {
+    /// The scope that it is done in.
+    pub scope_id: ScopeId,
+    #[serde(default)]
+    pub input: Map<String, Value>,
+}
+
+/// What an action came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ActionReply {
+    pub action: String,
+    pub scope_id: ScopeId,
+    /// The Event that has it on record.
+    pub event_id: EventId,
+    pub output: Value,
+    /// Whether it had been done before, under the same key.
+    pub replayed: bool,
 }

@@ -8,6 +8,7 @@ pub mod emit;
 pub mod events;
 pub mod executions;
 pub mod explain;
+pub mod extension;
 pub mod gates;
 pub mod health;
 pub mod package;

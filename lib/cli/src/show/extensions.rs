@@ -2,7 +2,8 @@
 
 use conduit_api::UnixMicros;
 use conduit_api::views::{
-    ApprovalView, BypassView, CanIView, CheckView, DoubtView, ExplainView, GatesView, PackageFailure, PackageView,
+    ActionReply, ApprovalView, BypassView, CanIView, CheckView, DoubtView, ExplainView, ExtensionView, GatesView,
+    PackageFailure, PackageView,
 };
 
 use super::{Listed, NONE, Single, document, joined, or_none, present};
@@ -52,6 +53,38 @@ impl Single for PackageView {
         }
         fields.extend(self.failing.iter().map(|failure| ("state", failing(failure, now))));
         fields
+    }
+}
+
+impl Listed for ExtensionView {
+    const COLUMNS: &'static [Column] = &[
+        Column::fixed("EXTENSION"),
+        Column::fixed("VERSION"),
+        Column::fixed("ACTIVE"),
+        Column::flexible("SCOPES"),
+        Column::flexible("ACTIONS"),
+        Column::flexible("SUMMARY"),
+    ];
+
+    fn cells(&self, _now: UnixMicros) -> Vec<String> {
+        let active = if self.active { "yes" } else { "no" };
+        let scopes = self.scopes.as_ref().map_or_else(|| "all".to_owned(), |scopes| joined(scopes));
+        let actions: Vec<String> =
+            self.actions.iter().map(|action| format!("{} ({})", action.name, action.role)).collect();
+        let (name, summary) = (clean(&self.name), clean(&self.summary));
+        vec![name, self.version.to_string(), active.to_owned(), scopes, joined(&actions), summary]
+    }
+}
+
+impl Single for ActionReply {
+    fn fields(&self, _now: UnixMicros) -> Vec<(&'static str, String)> {
+        vec![
+            ("action", clean(&self.action)),
+            ("scope", self.scope_id.to_string()),
+            ("event", self.event_id.to_string()),
+            ("before", if self.replayed { "yes" } else { "no" }.to_owned()),
+            ("output", document(&self.output)),
+        ]
     }
 }
 

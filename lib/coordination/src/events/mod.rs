@@ -42,6 +42,8 @@ pub mod kind {
     pub const GATES_RESTORED: &str = "core.gates.restored";
     /// An operator said whether a request that was in doubt was carried out.
     pub const REQUEST_RESOLVED: &str = "core.request.resolved";
+    /// An operator had an extension carry an action out.
+    pub const ACTION_DONE: &str = "core.action.done";
     /// The family that only the host emits.
     pub const CORE_FAMILY: &str = "core";
 }

@@ -3,6 +3,7 @@
 //! The toolbelt decides and records ([`Hosted`]); extensions answer; this room brings them together. A handler runs in a
 //! task of its own: neither its panic nor a caller that hangs up ends anything else.
 
+mod actions;
 mod gates;
 mod settings;
 mod under_way;
@@ -48,6 +49,7 @@ pub struct ExtensionHost {
     /// Those that are programs of their own.
     packages: Option<Rc<Packages>>,
     under_way: UnderWay,
+    actions_under_way: actions::UnderWay,
     /// Tells the scheduler that there is something to route.
     ring: Box<dyn Fn()>,
 }
@@ -61,6 +63,7 @@ impl ExtensionHost {
             extensions: named.collect(),
             packages: None,
             under_way: UnderWay::default(),
+            actions_under_way: actions::UnderWay::default(),
             ring,
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod doubts;
 pub(crate) mod events;
 pub(crate) mod executions;
 pub(crate) mod explain;
+pub(crate) mod extensions;
 pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod packages;

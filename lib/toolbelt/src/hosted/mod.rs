@@ -4,6 +4,7 @@
 //! A call goes [`Hosted::admit`] → gates → [`Hosted::begin`] → the handler → [`Hosted::finish`] or one of its siblings.
 //! Each step is one transaction; between two of them the caller may lose its authority, and the next step says so.
 
+mod action;
 mod intent;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ use crate::registry::{OperationKind, Registration, Registry};
 use crate::token::{self, TokenRecord};
 use crate::{call, replay};
 
+pub use action::{Action, Asked};
 use intent::Found;
 pub use intent::RequestKey;
 

@@ -23,7 +23,7 @@ pub use registration::{
     ActionRole, ActionSpec, ExecutorSpec, ExecutorTransport, Member, OperationKind, OperationSpec, Playbook,
     Registration, Toolset,
 };
-pub use schema::{SETTINGS_BYTES_MAX, SettingsSchema};
+pub use schema::{SETTINGS_BYTES_MAX, SettingsSchema, violations};
 pub use toolset::{Shrunk, grown_from};
 
 /// Every operation of this release, by name; built once per process.

@@ -186,6 +186,16 @@ pub enum ActionRole {
     Admin,
 }
 
+impl ActionRole {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::View => "view",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+}
+
 const fn yes() -> bool {
     true
 }

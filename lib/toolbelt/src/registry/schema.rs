@@ -14,6 +14,11 @@ pub const SETTINGS_BYTES_MAX: usize = 64 << 10;
 /// Longest property name that a place repeats, in bytes.
 const KEY_BYTES_MAX: usize = 256;
 
+/// Every violation of `schema` by `value`, for a schema that is seldom asked. `Err` says why the schema cannot be used.
+pub fn violations(schema: &Value, value: &Value) -> Result<Vec<Diagnostic>, String> {
+    Compiled::default().violations(schema, value).map_err(str::to_owned)
+}
+
 /// The schema of an extension's settings, or of what a binding says to an executor of its own.
 #[derive(Debug)]
 pub struct SettingsSchema {
