@@ -37,6 +37,47 @@ async fn a_translated_wait_is_declared_like_one_of_the_callers_own() {
     .await;
 }
 
+/// T07, T17: what a handler takes its time over is decided by the configuration that is active when it is done.
+#[tokio::test]
+async fn what_a_generation_revokes_while_a_handler_runs_is_neither_declared_nor_emitted() {
+    locally(async {
+        for (operation, narrowed) in [("lab.wait", "enabled"), ("lab.emit", "enabled"), ("lab.emit", "events")] {
+            let (mut world, lab, host) = World::lab();
+            let speaker = world.speaker();
+            let barrier = Rc::new(Barrier::default());
+            let waits = Rc::clone(&barrier);
+            lab.does(move |call| {
+                let waits = Rc::clone(&waits);
+                async move {
+                    waits.pass().await;
+                    if call.operation == "lab.wait" {
+                        return Ok(Invoked::Wait(plan("lab.ready")));
+                    }
+                    Ok(Invoked::Emission(event(json!({"type": "lab.seen"}))))
+                }
+            });
+            let revoked = async {
+                barrier.reached().await;
+                world.publish(|config| match narrowed {
+                    "enabled" => config["scopes"]["demo"]["enabled"] = json!(false),
+                    _ => {
+                        config["scopes"]["demo"]["events"] = json!([]);
+                        config["scopes"]["demo"]["bindings"]["worker"]["events"] = json!([]);
+                    }
+                });
+                barrier.open();
+            };
+            let (answer, ()) = tokio::join!(speaker.call(&host, operation, "r", 1), revoked);
+            let code = if narrowed == "enabled" { "forbidden" } else { "event_not_allowed" };
+            assert_eq!(answer.unwrap_err().code_text(), code, "{operation} {narrowed}");
+            let rows = ["declaration", "replay", "intent"].map(|table| world.count(table));
+            assert_eq!(rows, [0, 0, 0], "{operation} {narrowed}");
+            assert!(world.texts("store.db", "SELECT type FROM event WHERE type = 'lab.seen'").is_empty());
+        }
+    })
+    .await;
+}
+
 /// T17, G03: what it may not wait for, and what is no Wait.
 #[tokio::test]
 async fn a_plan_outside_the_extensions_wait_families_or_of_the_wrong_kind_declares_nothing() {

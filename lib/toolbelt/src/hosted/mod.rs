@@ -248,11 +248,18 @@ impl Hosted {
     ///
     /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile.
     pub fn begin(&mut self, admitted: &Admitted, time: impl TimeSource) -> Result<()> {
-        let Known { token, snapshot } = self.access.known(&admitted.bearer)?;
-        let registry = Rc::clone(self.access.look.registry());
-        authorize(token, &admitted.assertions, &admitted.key.operation, &snapshot, &registry, time.now())?;
+        self.decide_again(admitted, &time)?;
         let host = self.host.clone();
         self.fenced(admitted, time, |tx| intent::put(tx, &admitted.key, &admitted.request_digest, &host, tx.now()))
+    }
+
+    /// Checks 1 to 4 by the generation that is active now, which it returns: a reload revokes at once (T07), also what a gate
+    /// or a handler took its time over.
+    fn decide_again(&mut self, admitted: &Admitted, time: &impl TimeSource) -> Result<Rc<Snapshot>> {
+        let Known { token, snapshot } = self.access.known(&admitted.bearer)?;
+        let registry = self.access.look.registry();
+        authorize(token, &admitted.assertions, &admitted.key.operation, &snapshot, registry, time.now())?;
+        Ok(snapshot)
     }
 
     /// Records the result of the handler and takes the intent away, in one transaction. The effect is there, so the lease
@@ -294,6 +301,7 @@ impl Hosted {
         output: Value,
         time: impl TimeSource,
     ) -> Result<CallResponse> {
+        self.decide_again(admitted, &time)?;
         let host = self.host.clone();
         self.fenced(admitted, time, |tx| {
             operations::wait(tx, &admitted.authorized, &wait)?;
@@ -317,9 +325,10 @@ impl Hosted {
         // A digest, since both names together may be longer than a delivery's.
         let delivery = sha256_parts("translated-emission-1", &[operation.as_bytes(), request_id.as_bytes()]);
         let event = EmitInput { delivery_id: Some(hex(&delivery)), ..event.clone() };
+        let snapshot = self.decide_again(admitted, &time)?;
         let host = self.host.clone();
         self.fenced(admitted, time, |tx| {
-            let done = operations::emit(tx, &admitted.authorized, &event, None, &admitted.snapshot)?;
+            let done = operations::emit(tx, &admitted.authorized, &event, None, &snapshot)?;
             let output = call::to_value(&done.output)?;
             if intent::remove(tx, &admitted.key, &host)? {
                 replay::store(tx, execution, operation, request_id, &admitted.input, &output, tx.now())?;
