@@ -27,7 +27,7 @@ const RULES: [&str; 17] = [
     "the call asserts another scope",
     "the call asserts another Work",
     "the call asserts another execution",
-    "the operation is not declared",
+    "the operation is not declared in the scope",
     "the operation is not in the token's allowlist",
     "the configuration does not allow the operation now",
     "the epoch was superseded",
@@ -39,7 +39,7 @@ const RULES: [&str; 17] = [
     "the segment has declared",
 ];
 /// How many histories are enough to have met every rule.
-const LONG: u64 = 1_000;
+const LONG: u64 = 5_000;
 
 /// What a run found.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ pub fn run(histories: u64, seed: u64) -> Found {
         }
     });
     let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if found.differences == 0 {
+    if found.differences == 0 && histories >= LONG {
         found.judge();
     }
     found
@@ -177,11 +177,8 @@ impl Found {
         }
     }
 
-    /// A run that is long enough has met every rule, and told every faulty model apart.
+    /// Notes each rule that no call met, and each faulty model that was not told apart.
     fn judge(&mut self) {
-        if self.histories < LONG {
-            return;
-        }
         for fault in self.never_told_apart() {
             self.failures.push(format!("the model that has the fault {} is not told apart", fault.name()));
         }
@@ -218,7 +215,8 @@ mod tests {
     /// T19, T05, T06, T07, T14, T16, S01, S03
     #[test]
     fn the_toolbelt_decides_as_its_model_on_random_histories_and_no_faulty_model_does() {
-        let found = run(LONG, 1);
+        let mut found = run(1_000, 1);
+        found.judge();
         assert!(found.failures.is_empty(), "{}", found.failures.join("\n"));
     }
 }

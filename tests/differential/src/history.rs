@@ -46,10 +46,18 @@ pub enum Kind {
 /// A configuration, as an operator writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// Whether each is enabled, as far as it is said.
-    pub extensions: BTreeMap<String, bool>,
+    /// What is said about extensions.
+    pub extensions: BTreeMap<String, Said>,
     /// One for each of [`SCOPES`].
     pub scopes: Vec<Scope>,
+}
+
+/// What a configuration says about an extension.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub enabled: bool,
+    /// The only scopes that it is for, by their places in [`SCOPES`].
+    pub scopes: Option<Vec<usize>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use crate::history::{
     BINDINGS, BUILTINS, Bearer, Binding, Body, Call, End, Extension, Generation, History, Kind, Operation, Request,
-    SCOPES, Scope, Step, Tamper, Toolset,
+    SCOPES, Said, Scope, Step, Tamper, Toolset,
 };
 use crate::model::grants::Known;
 use crate::model::registrations;
@@ -118,12 +118,13 @@ impl Random {
     fn generation(&mut self, known: &Known, sound: bool) -> Generation {
         let mut extensions = BTreeMap::new();
         for name in known.extensions.keys() {
-            if !self.one_in(5) {
-                extensions.insert(name.clone(), !self.one_in(8));
+            if !self.one_in(8) {
+                let scopes = self.one_in(6).then(|| vec![self.dice.random_range(0..2)]);
+                extensions.insert(name.clone(), Said { enabled: !self.one_in(8), scopes });
             }
         }
         if !sound && self.one_in(25) {
-            extensions.insert("stranger".into(), true);
+            extensions.insert("stranger".into(), Said { enabled: true, scopes: None });
         }
         Generation { extensions, scopes: SCOPES.iter().map(|_| self.scope(known, sound)).collect() }
     }
@@ -183,6 +184,10 @@ impl Random {
                 match self.dice.random_range(0..4) {
                     0 => again.body = self.body(),
                     1 => again.bearer = self.bearer(),
+                    2 => {
+                        let left = Step::Call(Box::new(Call { end: End::Leave, ..call }));
+                        return vec![left, Step::RestartHost, Step::Call(Box::new(again))];
+                    }
                     _ => {}
                 }
                 vec![Step::Call(Box::new(call)), Step::Call(Box::new(again))]
@@ -210,7 +215,7 @@ impl Random {
                 let recovered = Step::Recover { execution: self.any(), lives_us: None };
                 vec![recovered, Step::Tamper(Tamper::Unrevoke { token }), Step::Call(Box::new(call))]
             }
-            87 => vec![Step::Tamper(self.tamper())],
+            87 => vec![Step::Tamper(self.tamper()), Step::Call(Box::new(self.call(known, names)))],
             88..90 => vec![Step::RestartHost],
             90..91 => vec![Step::Wake { work: self.any() }],
             91..92 if self.one_in(3) => vec![Step::Reboot],
@@ -245,10 +250,12 @@ impl Random {
     }
 
     fn tamper(&mut self) -> Tamper {
-        match self.dice.random_range(0..6) {
-            0 => Tamper::MoveWork { work: self.any(), scope: self.dice.random_range(0..2) },
-            1 => Tamper::PauseWork { work: self.any() },
-            2 => Tamper::StealLease { execution: self.any() },
+        // Mostly what the newest token leans on.
+        let at = if self.one_in(3) { self.any() } else { usize::MAX };
+        match self.dice.random_range(0..4) {
+            0 => Tamper::MoveWork { work: at, scope: self.dice.random_range(0..2) },
+            1 => Tamper::PauseWork { work: at },
+            2 => Tamper::StealLease { execution: at },
             _ => Tamper::Unrevoke { token: self.any() },
         }
     }

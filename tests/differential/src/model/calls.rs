@@ -145,8 +145,8 @@ impl Model {
     }
 
     fn permitted(&self, token: &Token, operation: &str) -> Result<(), Answer> {
-        if !self.known.declares(&self.active, operation) {
-            return Err(forbidden("the operation is not declared"));
+        if !self.known.declares(&self.active, token.scope, operation) {
+            return Err(forbidden("the operation is not declared in the scope"));
         }
         if !token.operations.contains(operation) && !self.has(Fault::ForgetsTheAllowlist) {
             return Err(forbidden("the operation is not in the token's allowlist"));

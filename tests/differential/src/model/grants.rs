@@ -43,15 +43,17 @@ impl Known {
         BUILTINS.contains(&name) || self.operations.contains_key(name)
     }
 
-    /// Whether the extension is active in `generation` (T18).
-    pub fn active(&self, generation: &Generation, extension: &str) -> bool {
-        let said = generation.extensions.get(extension);
-        said.copied().unwrap_or_else(|| self.extensions.get(extension).copied().unwrap_or(false))
+    /// Whether the extension is active in a scope of `generation` (T18, G01).
+    fn active(&self, generation: &Generation, scope: usize, extension: &str) -> bool {
+        match generation.extensions.get(extension) {
+            Some(said) => said.enabled && said.scopes.as_ref().is_none_or(|scopes| scopes.contains(&scope)),
+            None => self.extensions.get(extension).copied().unwrap_or(false),
+        }
     }
 
-    /// Whether the operation is one of the toolbelt of `generation`.
-    pub fn declares(&self, generation: &Generation, operation: &str) -> bool {
-        let owned = |(owner, _): &(String, Operation)| self.active(generation, owner);
+    /// Whether the toolbelt has the operation in a scope of `generation`.
+    pub fn declares(&self, generation: &Generation, scope: usize, operation: &str) -> bool {
+        let owned = |(owner, _): &(String, Operation)| self.active(generation, scope, owner);
         BUILTINS.contains(&operation) || self.operations.get(operation).is_some_and(owned)
     }
 
@@ -85,9 +87,14 @@ impl Known {
         granted.difference(&denied).cloned().collect()
     }
 
-    /// What a list grants in `generation`.
-    pub fn granted(&self, entries: &[String], generation: &Generation, reading: Reading) -> Names {
-        self.less_denied(entries, reading, &|extension| self.active(generation, extension))
+    /// What a list of a scope grants in `generation`.
+    fn granted(&self, entries: &[String], generation: &Generation, scope: usize, reading: Reading) -> Names {
+        self.less_denied(entries, reading, &|extension| self.active(generation, scope, extension))
+    }
+
+    /// What a scope of `generation` grants.
+    pub fn of_scope(&self, generation: &Generation, scope: usize, reading: Reading) -> Names {
+        self.granted(&generation.scopes[scope].operations, generation, scope, reading)
     }
 
     /// What a list would grant if every extension were active.
@@ -96,9 +103,10 @@ impl Known {
     }
 
     /// What a binding's token may call, as long as the scope allows it.
-    pub fn of_binding(&self, generation: &Generation, scope: &Scope, binding: usize, reading: Reading) -> Names {
-        let own = self.granted(&scope.bindings[binding].operations, generation, reading);
-        own.intersection(&self.granted(&scope.operations, generation, reading)).cloned().collect()
+    pub fn of_binding(&self, generation: &Generation, scope: usize, binding: usize, reading: Reading) -> Names {
+        let own = &generation.scopes[scope].bindings[binding].operations;
+        let own = self.granted(own, generation, scope, reading);
+        own.intersection(&self.of_scope(generation, scope, reading)).cloned().collect()
     }
 
     /// Whether an operator may publish it.

@@ -12,7 +12,7 @@ mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::history::{Generation, Happened, History, LEASE_US, Record, Rows, Scope, Step, Tamper, place};
+use crate::history::{Generation, Happened, History, LEASE_US, Record, Rows, Step, Tamper, place};
 use crate::model::faults::Fault;
 use crate::model::grants::{Known, Reading};
 use calls::Pending;
@@ -139,8 +139,8 @@ impl Model {
                 let sound = self.known.accepts(generation);
                 agree("publishing", &sound, published)?;
                 if sound {
-                    let granted = |scope: &Scope| self.known.granted(&scope.operations, generation, self.reading());
-                    self.ceilings = generation.scopes.iter().map(granted).collect();
+                    let granted = |scope: usize| self.known.of_scope(generation, scope, self.reading());
+                    self.ceilings = (0..generation.scopes.len()).map(granted).collect();
                     self.active = generation.clone();
                 }
             }
@@ -260,7 +260,7 @@ impl Model {
             work: execution.work,
             epoch: execution.epoch,
             owner: execution.owner.unwrap_or(THIEF),
-            operations: self.known.of_binding(&execution.pinned, scope, binding, self.reading()),
+            operations: self.known.of_binding(&execution.pinned, execution.scope, binding, self.reading()),
             events: scope.bindings[binding].events,
             delegates: scope.bindings[binding].delegates.clone(),
             boot: self.boot,
@@ -299,7 +299,9 @@ impl Model {
                 }
             }
             Tamper::MoveWork { work, scope } => {
-                if let Some(work) = place(work, self.works.len()) {
+                if let Some(work) = place(work, self.works.len())
+                    && self.works[work].state == WorkState::Running
+                {
                     self.works[work].scope = scope;
                 }
             }

@@ -183,8 +183,14 @@ fn registration(offered: &Extension) -> Registration {
 /// The configuration as an operator would write it.
 fn written(generation: &Generation) -> Value {
     let families = |events: bool| if events { json!(["demo"]) } else { json!([]) };
-    let extensions: Map<String, Value> =
-        generation.extensions.iter().map(|(name, enabled)| (name.clone(), json!({"enabled": enabled}))).collect();
+    let extensions = generation.extensions.iter().map(|(name, said)| {
+        let mut entry = json!({"enabled": said.enabled});
+        if let Some(scopes) = &said.scopes {
+            entry["scopes"] = scopes.iter().map(|at| SCOPES[*at]).collect();
+        }
+        (name.clone(), entry)
+    });
+    let extensions: Map<String, Value> = extensions.collect();
     let scopes: Map<String, Value> = std::iter::zip(SCOPES, &generation.scopes)
         .map(|(name, scope)| {
             let bindings: Map<String, Value> = std::iter::zip(BINDINGS, &scope.bindings)
