@@ -4,7 +4,7 @@ mod world;
 
 use std::time::{Duration, Instant};
 
-use conduit_extension::{Failure, GateAnswer, Invoked};
+use conduit_extension::{Failure, GateAnswer, GateCall, Invoked};
 use serde_json::json;
 use world::{World, locally, until};
 
@@ -30,6 +30,29 @@ fn the_python_example_counts_waits_refuses_and_judges() {
         assert!(matches!(&judged, Ok(GateAnswer::Refuse(refusal)) if refusal.code == "forbidden_word"), "{judged:?}");
         assert_eq!(world.failing("words"), None);
         assert_eq!(world.unended(), 1, "one process answered it all");
+        world.pool.close().await;
+        assert_eq!(world.unended(), 0);
+    });
+}
+
+/// X01
+#[test]
+fn the_rust_example_sums_emits_and_judges_by_its_setting() {
+    locally(async {
+        let world = World::new();
+        let tally = world.rust_example();
+        let sum = tally.invoke(&world.call("tally.sum", json!({"numbers": [1, 2, 39]}))).await;
+        assert!(matches!(&sum, Ok(Invoked::Output(output)) if *output == json!({"sum": 42})), "{sum:?}");
+        let report = tally.invoke(&world.call("tally.report", json!({"numbers": [1, 2]}))).await;
+        let Ok(Invoked::Emission(event)) = report else { panic!("{report:?}") };
+        assert_eq!((event.kind.as_str(), json!(event.data)), ("tally.reported", json!({"sum": 3, "count": 2})));
+        let refused = tally.invoke(&world.call("tally.sum", json!({"numbers": [i64::MAX, 1]}))).await;
+        assert!(matches!(&refused, Err(Failure::Refused(refusal)) if refusal.code == "too_large"), "{refused:?}");
+        let question = world.question(json!({"text": "more than ten bytes"}));
+        assert_eq!(tally.gate(&question).await, Ok(GateAnswer::LetThrough));
+        let judged = tally.gate(&GateCall { settings: json!({"input_bytes_max": 10}), ..question }).await;
+        assert!(matches!(&judged, Ok(GateAnswer::Refuse(refusal)) if refusal.code == "input_too_large"), "{judged:?}");
+        assert_eq!(world.failing("tally"), None);
         world.pool.close().await;
         assert_eq!(world.unended(), 0);
     });

@@ -20,6 +20,7 @@ pub const BOUNDS: Bounds = Bounds {
     handler: Duration::from_secs(1),
     validate: Duration::from_secs(1),
     gate: Duration::from_secs(1),
+    executor: Duration::from_secs(1),
     cancelled: Duration::from_millis(300),
     idle: Duration::from_millis(1500),
     pause: Duration::from_millis(200),
@@ -103,6 +104,25 @@ impl World {
     pub fn example(&self) -> Rc<dyn Extension> {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/package-python");
         self.install("words", &examples.canonicalize().unwrap())
+    }
+
+    /// The example in Rust, built as its page says, from what this machine has.
+    pub fn rust_example(&self) -> Rc<dyn Extension> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/package-rust");
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package-rust");
+        let built = std::process::Command::new(env!("CARGO"))
+            .args(["build", "--offline", "--locked", "--quiet", "--manifest-path"])
+            .arg(source.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(&target)
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let place = self.base.path().join("tally");
+        std::fs::create_dir(&place).unwrap();
+        std::fs::copy(source.join("manifest.json"), place.join("manifest.json")).unwrap();
+        std::fs::copy(target.join("debug/tally"), place.join("tally")).unwrap();
+        self.install("tally", &place)
     }
 
     /// A package that does wrong what `mode` says.

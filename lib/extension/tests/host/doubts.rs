@@ -146,7 +146,10 @@ async fn what_a_host_left_behind_is_in_doubt_from_the_next_start_unless_it_may_r
         while world.intents().len() < 4 {
             tokio::task::yield_now().await;
         }
-        let ended = format!("UPDATE execution SET state = 'failed', finished_at_us = 1 WHERE id = '{}'", ends.claimed.execution);
+        let ended = format!(
+            "UPDATE execution SET state = 'failed', finished_at_us = 1 WHERE id = '{}'",
+            ends.claimed.execution
+        );
         assert_eq!(world.sql(&ended), 1);
         assert_eq!(host.take_over().unwrap(), 0, "its own are under way");
         assert_eq!(world.intents(), ["running"; 4]);
