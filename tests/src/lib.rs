@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod courier;
 pub mod drill;
 pub mod execution;
 pub mod odd;

@@ -45,11 +45,17 @@ pub fn manifest() -> Value {
 /// Writes the package with `manifest` into a fresh directory `name` of the suite's home.
 #[track_caller]
 pub fn write(home: &Path, name: &str, manifest: &Value) -> PathBuf {
+    write_with(home, name, manifest, PROGRAM)
+}
+
+/// Writes a package with `program` into a fresh directory `name` of the suite's home.
+#[track_caller]
+pub fn write_with(home: &Path, name: &str, manifest: &Value, program_text: &str) -> PathBuf {
     let place = home.join(name);
     fs::create_dir(&place).expect("making the package's directory");
     fs::write(place.join("manifest.json"), manifest.to_string()).expect("writing the manifest");
     let program = place.join("main.py");
-    fs::write(&program, PROGRAM).expect("writing the program");
+    fs::write(&program, program_text).expect("writing the program");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("making it executable");
     place
 }
