@@ -19,6 +19,7 @@ pub const BOUNDS: Bounds = Bounds {
     initialize: Duration::from_secs(3),
     handler: Duration::from_secs(1),
     validate: Duration::from_secs(1),
+    executor: Duration::from_secs(1),
     gate: Duration::from_secs(1),
     executor: Duration::from_secs(1),
     cancelled: Duration::from_millis(300),
