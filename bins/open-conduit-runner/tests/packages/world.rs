@@ -21,7 +21,6 @@ pub const BOUNDS: Bounds = Bounds {
     validate: Duration::from_secs(1),
     executor: Duration::from_secs(1),
     gate: Duration::from_secs(1),
-    executor: Duration::from_secs(1),
     cancelled: Duration::from_millis(300),
     idle: Duration::from_millis(1500),
     pause: Duration::from_millis(200),
