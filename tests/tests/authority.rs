@@ -214,6 +214,28 @@ fn base64_bytes(text: &str) -> Option<usize> {
     plain.then_some(text.len() * 6 / 8)
 }
 
+/// E03, M01
+#[test]
+fn connections_that_ask_nothing_keep_nobody_from_any_socket() {
+    const CONNECTIONS: usize = 320; // more than either socket has places for
+    let suite = host();
+    let held = suite.hold("hold");
+    let client = suite.client();
+    held.call("read_context", json!({})).unwrap();
+    for socket in [held.socket(), suite.places().management_socket()] {
+        let mut silent = Vec::new();
+        while silent.len() < CONNECTIONS {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            if silent.len() % 2 == 0 {
+                stream.write_all(b"POST /v1/toolbelt/call HT").unwrap();
+            }
+            silent.push(stream);
+        }
+        held.call("read_context", json!({})).unwrap();
+        client.get::<Value>("/v1/health").unwrap();
+    }
+}
+
 /// T05, M07
 #[test]
 fn bad_input_gets_its_code_and_kills_nobody() {

@@ -260,8 +260,8 @@ fn a_connection_above_the_bound_is_told_so_and_a_freed_place_is_used() {
         let mut held = Vec::new();
         for _ in 0..2 {
             let mut stream = server.dial().await;
-            stream.write_all(b"GET /none HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
-            read_until(&mut stream, "}}").await;
+            stream.write_all(&get("/slow")).await.unwrap();
+            server.demo.arrived.notified().await;
             held.push(stream);
         }
         let mut third = server.dial().await;
@@ -281,6 +281,35 @@ fn a_connection_above_the_bound_is_told_so_and_a_freed_place_is_used() {
             }
         };
         tokio::time::timeout(END, freed).await.expect("a place is freed");
+    })
+    .unwrap();
+}
+
+/// E03: neither who dials and is silent, nor who says half a request, nor who had an answer and stays keeps others out.
+#[test]
+fn a_flood_of_connections_that_ask_nothing_keeps_no_request_waiting() {
+    block_on(async {
+        let server = Server::start(Limits { connections: 8, ..Limits::default() }, None);
+        let (mut silent, mut slow) = (Vec::new(), server.dial().await);
+        slow.write_all(&get("/slow")).await.unwrap();
+        server.demo.arrived.notified().await;
+        for round in 0..100 {
+            let mut stream = server.dial().await;
+            match round % 3 {
+                0 => {}
+                1 => stream.write_all(b"GET /none HT").await.unwrap(),
+                _ => {
+                    stream.write_all(b"GET /none HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+                    assert_eq!(status(&read_until(&mut stream, "}}").await), 404);
+                    stream.write_all(b"GET /none HT").await.unwrap();
+                }
+            }
+            silent.push(stream);
+            assert_eq!(status(&server.exchange(&get("/none")).await), 404, "in round {round}");
+        }
+        server.demo.release.notify_one();
+        assert_eq!(status(&read_all(&mut slow).await), 204, "what has a request under way stays");
+        assert_eq!(read_all(&mut silent[0]).await, "", "it was closed");
     })
     .unwrap();
 }

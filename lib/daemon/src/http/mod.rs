@@ -5,6 +5,7 @@
 
 mod reply;
 mod request;
+mod seats;
 mod serve;
 
 use std::time::Duration;
@@ -25,7 +26,9 @@ pub trait Service: 'static {
 /// What a server allows.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at one time; one more is answered 429 `too_many_requests` and closed.
+    /// Connections at one time. One more makes the one leave that has waited longest without a request under way; while
+    /// every one has a request it is answered 429 `too_many_requests` and closed. Those that leave may take a moment, and as
+    /// many as this may be about it.
     pub connections: usize,
     /// Bytes of a request line with its headers.
     pub header_bytes: usize,

@@ -18,12 +18,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::request::request_id;
+use super::seats::{Seat, Seats, Sent};
 use super::{Limits, Reply, Request, Service, reply};
 
 /// Bytes that one connection buffers in each direction.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// How long accepting pauses when the process is out of descriptors and no connection ends meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a connection that is to make room may take for what was answered before.
+const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 /// Turns of the thread in which a short exchange comes to its end: it hears of the request, answers, sees the close.
 const TURNS_MAX: usize = 4;
 
@@ -52,7 +55,7 @@ pub async fn serve<S: Service>(
     let listener = tokio::net::UnixListener::from_std(listener).map_err(unusable)?;
     let mut shutdown = pin!(shutdown);
     let (stop, stopped) = watch::channel(false);
-    let ids = Rc::new(RequestIds::new());
+    let (ids, seats) = (Rc::new(RequestIds::new()), Rc::new(Seats::default()));
     let mut connections = JoinSet::new();
     let mut quiet_since = Instant::now();
 
@@ -70,8 +73,9 @@ pub async fn serve<S: Service>(
                 Ok((stream, _)) if limits.own_user_only && !is_own_user(&stream) => {
                     tracing::warn!("a connection of another user was closed");
                 }
-                Ok((stream, _)) if has_room(&mut connections, limits.connections).await => {
-                    connections.spawn_local(connection(stream, service.clone(), limits, ids.clone(), stopped.clone()));
+                Ok((stream, _)) if has_room(&mut connections, limits.connections, &seats).await => {
+                    let seat = Seat::new(&seats);
+                    connections.spawn_local(connection(stream, service.clone(), limits, ids.clone(), seat, stopped.clone()));
                 }
                 Ok((stream, _)) => turn_away(stream, &ids.next()),
                 Err(error) => {
@@ -105,9 +109,9 @@ async fn next(connections: &mut JoinSet<()>) -> Option<Result<(), tokio::task::J
     if connections.is_empty() { std::future::pending().await } else { connections.join_next().await }
 }
 
-/// Whether fewer than `max` connections are open. Those that only wait for their turn on this thread, with all that
-/// they need there already, get it before somebody is turned away for them.
-async fn has_room(connections: &mut JoinSet<()>, max: usize) -> bool {
+/// Whether fewer than `max` connections are open, or one of them can make room. Those that only wait for their turn on this
+/// thread, with all that they need there already, get it before somebody has to go for them.
+async fn has_room(connections: &mut JoinSet<()>, max: usize, seats: &Seats) -> bool {
     for _ in 0..TURNS_MAX {
         if connections.len() < max {
             return true;
@@ -117,7 +121,7 @@ async fn has_room(connections: &mut JoinSet<()>, max: usize) -> bool {
             see(ended);
         }
     }
-    connections.len() < max
+    connections.len() < max || connections.len() < max.saturating_mul(2) && seats.make_room()
 }
 
 fn see(ended: Result<(), tokio::task::JoinError>) {
@@ -139,17 +143,18 @@ async fn connection<S: Service>(
     service: Rc<S>,
     limits: Limits,
     ids: Rc<RequestIds>,
+    seat: Rc<Seat>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let answer = service_fn(|request| {
-        let (service, ids) = (service.clone(), ids.clone());
+        let (service, ids, under_way) = (service.clone(), ids.clone(), seat.work());
         async move {
             let id = request_id(request.headers()).unwrap_or_else(|| ids.next());
             let request = Request::new(request, id.clone(), &limits);
             let (method, path) = (request.method.clone(), request.path.clone());
             let reply: Reply = service.handle(request).await;
             tracing::debug!(request_id = %id, %method, path, status = reply.status(), "answered");
-            Ok::<_, Infallible>(reply.into_response(&id))
+            Ok::<_, Infallible>(reply.into_response(&id).map(|body| Sent { body, _under_way: under_way }))
         }
     });
     let serving = http1::Builder::new()
@@ -165,6 +170,17 @@ async fn connection<S: Service>(
         _ = stopped.wait_for(|stopped| *stopped) => {
             serving.as_mut().graceful_shutdown();
             serving.await
+        }
+        () = seat.leave() => {
+            // What was answered may not have left yet; what never asked has nothing to wait for.
+            if !seat.was_used() {
+                return;
+            }
+            serving.as_mut().graceful_shutdown();
+            match tokio::time::timeout(LEAVE_TIME_MAX, serving).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
         }
     };
     if let Err(error) = ended {
