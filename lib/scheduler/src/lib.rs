@@ -9,7 +9,7 @@
 mod adopt;
 mod daemon;
 mod executors;
-mod extensions;
+pub mod extensions;
 mod gates;
 mod host;
 mod meaning;

@@ -7,8 +7,7 @@ use conduit_api::{ApiError, Code};
 use conduit_extension::Answer;
 use serde_json::{Map, Value, json};
 
-use crate::implementations::{Answered, Call, Implementation, Kept};
-use crate::support::World;
+use crate::call::{Answered, Call, Implementation};
 
 /// What is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,15 +34,16 @@ pub enum Fault {
 
 pub struct Broken {
     fault: Fault,
-    sound: Kept,
+    sound: Box<dyn Implementation>,
     /// What it remembers of earlier calls, under whatever name its fault gives them.
     before: HashMap<String, Answered>,
     calls: u32,
 }
 
 impl Broken {
-    pub fn new(world: &World, fault: Fault) -> Self {
-        Self { fault, sound: Kept::new(world), before: HashMap::new(), calls: 0 }
+    /// A sound toolbelt, and in front of it whatever is wrong.
+    pub fn over(sound: Box<dyn Implementation>, fault: Fault) -> Self {
+        Self { fault, sound, before: HashMap::new(), calls: 0 }
     }
 
     async fn answer(&mut self, mut call: Call) -> Answered {

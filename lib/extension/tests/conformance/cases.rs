@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::broken::Fault::{self, *};
 use crate::broken::n;
-use crate::implementations::{Answered, Call, Implementation};
+use crate::call::{Answered, Call, Implementation};
 use crate::support::{Scripted, Speaker, World, gate, lab};
 
 pub type Verdict<'b> = Pin<Box<dyn Future<Output = Result<(), String>> + 'b>>;

@@ -3,28 +3,13 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use conduit_api::toolbelt::{CallRequest, CallResponse};
-use conduit_api::{ApiError, ExecutionId};
 use conduit_extension::host::ExtensionHost;
 use conduit_extension::{Answer, Extension};
 use conduit_toolbelt::Toolbelt;
 use conduit_toolbelt::hosted::Hosted;
 
+use crate::call::{Answered, Call, Implementation};
 use crate::support::{Scripted, World, registry};
-
-/// A call as it arrives: a bearer, a socket, a request.
-#[derive(Debug, Clone)]
-pub struct Call {
-    pub token: String,
-    pub socket: ExecutionId,
-    pub request: CallRequest,
-}
-
-pub type Answered = Result<CallResponse, ApiError>;
-
-pub trait Implementation {
-    fn call(&mut self, call: Call) -> Answer<'_, Answered>;
-}
 
 /// One extension host for all calls, and a toolbelt for each.
 pub struct Kept {

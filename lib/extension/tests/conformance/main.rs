@@ -4,6 +4,7 @@
 //! there are, and `broken` those that there must never be.
 
 mod broken;
+mod call;
 mod cases;
 mod implementations;
 #[allow(dead_code, reason = "the suite of the extension host uses the rest")]
@@ -11,8 +12,9 @@ mod implementations;
 mod support;
 
 use broken::Broken;
+use call::Implementation;
 use cases::{Bench, CASES};
-use implementations::{Implementation, Kept, Reopened};
+use implementations::{Kept, Reopened};
 use support::{World, locally};
 
 /// Makes an implementation for a world.
@@ -27,7 +29,8 @@ async fn every_implementation_keeps_every_case_and_the_broken_one_of_each_case_d
             let kept = |world: &_| Box::new(Kept::new(world)) as Box<dyn Implementation>;
             let reopened = |world: &_| Box::new(Reopened::new(world)) as Box<dyn Implementation>;
             let fault = case.control;
-            let control = |world: &_| Box::new(Broken::new(world, fault)) as Box<dyn Implementation>;
+            let control =
+                |world: &_| Box::new(Broken::over(Box::new(Kept::new(world)), fault)) as Box<dyn Implementation>;
             let sound: [(&str, &Makes<'_>); 2] = [("kept open", &kept), ("reopened between steps", &reopened)];
             for (name, implementation) in sound {
                 if let Err(why) = (case.run)(&mut Bench::new(implementation)).await {
