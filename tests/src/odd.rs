@@ -69,10 +69,19 @@ pub fn install(suite: &Suite) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A configuration with the binding `hold`, which may use `odd.do` and look at its own Work; where `settings` are given the
+/// Asks for its own Work; goes on when it had to wait, and ends as it was answered.
+const ASKING: &str = r#"
+    if ! answer=$(os --json call introspection.work 2>error); then
+        os outcome failed --summary "$(cat error)"
+    elif [ "${answer#*\"declared\"}" = "$answer" ]; then
+        os outcome succeeded --summary "it was let through"
+    fi"#;
+
+/// A configuration with the bindings `hold` and `job`, a script that asks for its own Work, which may use `odd.do` and look at its own Work; where `settings` are given the
 /// package is enabled with them, in the scopes that `scopes` lists.
 pub fn configuration(home: &Path, settings: Option<Value>, scopes: Option<Value>) -> Value {
-    let mut configuration = config::one_scope(json!({"hold": config::hold(home)}), json!([]));
+    let mut configuration =
+        config::one_scope(json!({"hold": config::hold(home), "job": config::script(ASKING)}), json!([]));
     configuration["extensions"] = json!({"introspection": {"enabled": true}});
     let mut granted = vec!["@introspection.read"];
     if let Some(settings) = settings {
@@ -84,7 +93,7 @@ pub fn configuration(home: &Path, settings: Option<Value>, scopes: Option<Value>
     }
     let scope = &mut configuration["scopes"]["test"];
     scope["events"] = json!(["test", "odd"]);
-    for list in ["/operations", "/bindings/hold/operations"] {
+    for list in ["/operations", "/bindings/hold/operations", "/bindings/job/operations"] {
         let list = scope.pointer_mut(list).and_then(Value::as_array_mut).expect("a list");
         list.extend(granted.iter().map(|name| json!(name)));
     }

@@ -33,11 +33,11 @@ def misbehave(how, question):
             held.append(bytearray(b"x" * (16 << 20)))
 
 
-def judged(how):
+def judged(how, work):
     if how == "refuse":
         return {"answer": "refuse", "code": "odd_gate", "message": "the odd gate is shut"}
     if how == "park":
-        wait = {"mode": "any", "predicates": [{"type": "odd.opened"}]}
+        wait = {"mode": "any", "predicates": [{"type": "odd.opened", "work_id": work}]}
         return {"answer": "park", "wait": wait, "output": {"parked": True}}
     return {"answer": "let_through"}
 
@@ -65,7 +65,7 @@ def answer(method, params, how):
             return {"faults": [{"pointer": "/validate", "message": "say something else"}]}
         return {"faults": []}
     if method in ("operation.gate", "gate.start"):
-        return judged(how)
+        return judged(how, params.get("work_id") or params["authority"]["work_id"])
     if method == "operation.invoke":
         return {"output": {"settings": settings, "input": params["input"]}}
     if method == "action.invoke":
