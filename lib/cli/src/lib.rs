@@ -91,7 +91,7 @@ fn ask(cli: &Cli, command: &Command, connection: &Connection) -> Result<Exit> {
         Command::CanI(args) => commands::explain::can_i(args, &connection.client()?, &mut out)?,
         Command::Gates(args) => commands::gates::run(args, connection, &mut out)?,
         Command::Config(args) => commands::config::run(args, connection, &mut out)?,
-        Command::Extension(args) => commands::extension::run(args, &connection, &mut out)?,
+        Command::Extension(args) => commands::extension::run(args, connection, &mut out)?,
         Command::Package(args) => commands::package::run(args, &connection.client()?, &mut out)?,
     };
     out.flush()?;
