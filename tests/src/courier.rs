@@ -11,17 +11,19 @@ use crate::{config, odd};
 
 const PROGRAM: &str = include_str!("courier/main.py");
 
-/// Its manifest: `courier` has the toolbelt, `courier.silent` has not.
+/// Its manifest: `courier` has the toolbelt, `courier.silent` has not, and `courier.patient` resumes.
 pub fn manifest() -> Value {
     let schema = json!({
         "type": "object", "required": ["yard"], "additionalProperties": false,
         "properties": {"yard": {"type": "string"}, "script": {"type": "string"}},
     });
     let executor = |name: &str, transport: &str| json!({"name": name, "summary": "Runs errands", "config": schema, "transport": transport});
+    let mut patient = executor("courier.patient", "toolbelt");
+    patient["resume_capable"] = json!(true);
     json!({
         "name": "courier", "version": "1.0.0", "summary": "Runs errands", "program": {"path": "main.py"},
         "protocol_versions": [1],
-        "provides": {"executors": [executor("courier", "toolbelt"), executor("courier.silent", "none")]},
+        "provides": {"executors": [executor("courier", "toolbelt"), executor("courier.silent", "none"), patient]},
         "needs": ["executor.run"],
     })
 }
@@ -40,7 +42,7 @@ fn yard(home: &Path) -> PathBuf {
     home.join("yard")
 }
 
-/// A configuration with the package enabled: `errand` and `silent` are its executors', `plain` is the shell's. `script` is what
+/// A configuration with the package enabled: `errand`, `silent` and `patient` are its executors', `plain` is the shell's. `script` is what
 /// an errand runs; each binding may be tried twice.
 pub fn configuration(home: &Path, script: &str) -> Value {
     let mut errand = config::script("true");
@@ -49,8 +51,10 @@ pub fn configuration(home: &Path, script: &str) -> Value {
     errand["config"] = json!({"yard": yard(home), "script": script});
     let mut silent = errand.clone();
     silent["executor"] = json!("courier.silent");
+    let mut patient = errand.clone();
+    patient["executor"] = json!("courier.patient");
     let routes = json!([{"match": {"type": "test.errand"}, "effect": "start", "binding": "errand"}]);
-    let bindings = json!({"errand": errand, "silent": silent, "plain": config::script("true")});
+    let bindings = json!({"errand": errand, "silent": silent, "patient": patient, "plain": config::script("true")});
     let mut configuration = config::one_scope(bindings, routes);
     configuration["extensions"] = json!({"courier": {"enabled": true}});
     configuration

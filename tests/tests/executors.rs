@@ -95,14 +95,14 @@ fn a_binding_names_an_executor_of_a_package_that_is_enabled_in_its_scope_and_kee
         }
     };
     let at = |place: &str, code: &str| (format!("/scopes/test/bindings/{place}"), code.to_owned());
-    let both = vec![at("errand/executor", "unknown_reference"), at("silent/executor", "unknown_reference")];
-    assert_eq!(faults(&|config| config["extensions"] = json!({})), both);
+    let all = ["errand", "patient", "silent"].map(|binding| at(&format!("{binding}/executor"), "unknown_reference"));
+    assert_eq!(faults(&|config| config["extensions"] = json!({})), all);
     assert_eq!(
         faults(&|config| {
             config["extensions"]["courier"]["scopes"] = json!(["other"]);
             config["scopes"]["other"] = json!({});
         }),
-        both
+        all
     );
     let errand = "/scopes/test/bindings/errand/config";
     assert_eq!(
@@ -112,7 +112,7 @@ fn a_binding_names_an_executor_of_a_package_that_is_enabled_in_its_scope_and_kee
     let removed = suite.conduit(&["package", "remove", "courier"]);
     assert!(String::from_utf8_lossy(&removed.stderr).contains("package_in_use"));
     let view: PackageView = suite.client().get("/v1/packages/courier").unwrap();
-    assert_eq!(view.executors, ["courier", "courier.silent"]);
+    assert_eq!(view.executors, ["courier", "courier.silent", "courier.patient"]);
     assert_eq!(view.permissions, ["executor.run"]);
 }
 
@@ -233,6 +233,27 @@ fn while_an_executor_judges_the_ended_process_has_no_token_and_an_operator_need_
     suite.client().post::<_, Value>(&format!("/v1/work/{work}/cancel"), &json!({})).unwrap();
     let executions = ended_with(&suite, &work, "operator_cancelled");
     assert_eq!(executions[0].state, "cancelled");
+}
+
+/// X01, T12, E05
+#[test]
+fn an_executor_that_resumes_is_asked_anew_for_each_segment_of_the_one_execution() {
+    let wait = r#"[ -n "${OPEN_CONDUIT_RESUMED-}" ] || exec os wait --for test.news,source=core.manual"#;
+    let suite = suite(wait);
+    let work = suite.work("patient", json!({}));
+    until("its execution is parked", || {
+        suite.executions(&work).first().is_some_and(|execution| execution.state == "parked").then_some(())
+    });
+    let news = json!({"scope_id": "test", "type": "test.news", "data": {}});
+    suite.client().post_keyed::<_, Value>("/v1/events", &news, "news").unwrap();
+    assert_eq!(suite.ended(&work).state, "succeeded");
+    let plans = asked(&suite, "plan", &work);
+    let told = |name: &str| plans.iter().map(|plan| plan["context"][name].clone()).collect::<Vec<_>>();
+    let phases: Vec<&Value> = plans.iter().map(|plan| &plan["phase"]).collect();
+    assert_eq!(phases, [&json!("run"), &json!("resume")]);
+    assert_eq!(told("segment"), [json!(1), json!(2)]);
+    assert_eq!(suite.executions(&work).len(), 1);
+    assert_eq!(asked(&suite, "interpret", &work).len(), 1, "the segment that declared a Wait means just that");
 }
 
 /// X01: the example of docs/examples.

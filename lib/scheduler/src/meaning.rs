@@ -140,3 +140,170 @@ pub fn of(conclusion: &Conclusion, terminal: &Terminal, bound: bool, said: Optio
     };
     (end, usage)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::start;
+    use crate::testing::World;
+    use conduit_api::{ApiError, Code};
+    use conduit_coordination::routing;
+    use conduit_extension::{Answer, Executor, OperationError, Phase, SegmentContext, Transport};
+    use conduit_kernel::{Limits, OperationRequest};
+    use conduit_store::{Clock, Write};
+
+    /// An executor that runs nothing and answers as it is told.
+    struct Judge(Result<Means, Failure>);
+
+    impl Executor for Judge {
+        fn name(&self) -> &str {
+            "judge"
+        }
+        fn transport(&self) -> Transport {
+            Transport::None
+        }
+        fn resume_capable(&self, _: &Value) -> bool {
+            false
+        }
+        fn plan<'a>(
+            &'a self,
+            _: &'a Value,
+            _: &'a SegmentContext,
+            _: Phase,
+        ) -> Answer<'a, Result<OperationRequest, ApiError>> {
+            Box::pin(async { Err(ApiError::new(Code::ExecutorRefused, "it runs nothing")) })
+        }
+        fn interprets(&self) -> bool {
+            true
+        }
+        fn interpret<'a>(&'a self, _: &'a Ended) -> Answer<'a, Result<Means, Failure>> {
+            Box::pin(async { self.0.clone() })
+        }
+    }
+
+    /// A world with one running execution, whose attempt ended without a trace.
+    struct Scene {
+        world: World,
+        claimed: Claimed,
+        attempt: AttemptId,
+        ending: Ending,
+        asking: Asking,
+    }
+
+    impl Scene {
+        async fn new() -> Self {
+            let world = World::new();
+            world.ask_for("calm", 1);
+            let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
+            let claim = world.host.claim(&snapshot);
+            let claimed = |tx: &Write<'_>| {
+                routing::route_batch(tx, &snapshot, 9, Clock.now())?;
+                executions::claim_next(tx, "", &claim, |_| true, Clock.now())
+            };
+            let claimed = world.host.store.borrow_mut().write(claimed).unwrap().unwrap();
+            let request = OperationRequest {
+                principal: "test".into(),
+                client_request_id: "1".into(),
+                executable: "/bin/true".into(),
+                args: Vec::new(),
+                cwd: "/".into(),
+                env: std::collections::BTreeMap::new(),
+                limits: Limits { timeout_ms: 60_000, output_bytes_max: None, stop_grace_ms: None },
+                workspace_digest: None,
+                channel: false,
+            };
+            let kernel = &world.host.kernel;
+            let admitted = world.host.store.borrow_mut().write(|tx| kernel.admit(tx, &request, Clock.now()));
+            let attempt = admitted.unwrap().attempt;
+            let staged = kernel.stage(&mut world.host.store.borrow_mut(), &attempt).unwrap();
+            let started = world.host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, Clock, |tx| {
+                kernel.dispatch(tx, &staged, tx.now())?;
+                Ok::<_, Fault>(executions::started(tx, attempt.as_str(), tx.now().boot_us)?)
+            });
+            assert!(started.unwrap());
+            drop(staged);
+            let ending = kernel.settle(&attempt).await.unwrap();
+            Self { world, claimed, attempt, ending, asking: Asking::default() }
+        }
+
+        async fn ask(&self, judge: Result<Means, Failure>) -> Word {
+            let bound =
+                Bound { executor: Rc::new(Judge(judge)), ..start::bound(&self.world.host, &self.claimed).unwrap() };
+            let host = &self.world.host;
+            ask(host, &self.claimed, &bound, &self.attempt, &self.ending, &self.asking).await.unwrap()
+        }
+    }
+
+    fn meaning(word: Word) -> Meaning {
+        match word {
+            Word::Said { meaning, .. } => meaning,
+            Word::Later => panic!("it is asked again"),
+            Word::Unresolved => panic!("it has not ended"),
+        }
+    }
+
+    fn away() -> Result<Means, Failure> {
+        Err(Failure::Unavailable("away".into()))
+    }
+
+    /// X01, K10
+    #[tokio::test]
+    async fn an_executor_is_asked_about_what_is_on_record_and_its_word_changes_nothing_of_that() {
+        let scene = Scene::new().await;
+        assert!(matches!(scene.ask(away()).await, Word::Later));
+        assert_eq!(scene.world.number("SELECT count(*) FROM attempt WHERE finished_at_us IS NOT NULL"), 1);
+        assert_eq!(scene.world.number("SELECT count(*) FROM execution WHERE state = 'running'"), 1);
+        assert!(matches!(meaning(scene.ask(Ok(Means::Succeeded)).await), Meaning::By(Means::Succeeded)));
+        assert_eq!(scene.world.number("SELECT count(*) FROM attempt WHERE state = 'lost'"), 1);
+    }
+
+    /// X01
+    #[tokio::test]
+    async fn one_that_does_not_answer_for_two_minutes_or_refuses_loses_its_word() {
+        let scene = Scene::new().await;
+        let refused = Err(Failure::Refused(OperationError::new("no_idea", "It has no idea")));
+        assert!(matches!(meaning(scene.ask(refused).await), Meaning::Plain(Some(why)) if why == "no_idea"));
+        assert!(matches!(scene.ask(away()).await, Word::Later));
+        assert!(matches!(scene.ask(Err(Failure::Failed("it hung".into()))).await, Word::Later));
+        scene.asking.0.set(Instant::now().checked_sub(ASKED_FOR));
+        assert!(matches!(meaning(scene.ask(away()).await), Meaning::Plain(Some(why)) if why == "executor_unavailable"));
+    }
+
+    /// T12, M10
+    #[tokio::test]
+    async fn what_an_operator_or_the_process_has_settled_no_executor_is_asked_about() {
+        let scene = Scene::new().await;
+        let cancel = |tx: &Write<'_>| executions::cancel(tx, &scene.claimed.execution, "operator:local", Clock.now());
+        scene.world.host.store.borrow_mut().write(cancel).unwrap();
+        assert!(matches!(meaning(scene.ask(Ok(Means::Succeeded)).await), Meaning::Plain(None)));
+
+        let scene = Scene::new().await;
+        scene.world.sql(
+            "INSERT INTO declaration (execution_id, epoch, kind, body, declared_at_us)
+             SELECT id, epoch, 'outcome', '{\"status\":\"failed\"}', 1 FROM execution",
+        );
+        assert!(matches!(meaning(scene.ask(Ok(Means::Succeeded)).await), Meaning::Plain(None)));
+    }
+
+    /// X01
+    #[test]
+    fn the_record_says_whose_word_decided() {
+        let conclusion = |terminal: &Terminal| Conclusion {
+            state: conduit_kernel::AttemptState::Ended { terminal: terminal.clone() },
+            reason: Reason::Result,
+            terminal: Some(terminal.clone()),
+            outputs: Vec::new(),
+        };
+        let failed = Terminal::Failed { end: conduit_kernel::ProcessEnd::Exited { code: 3 } };
+        let of = |said: Option<Meaning>| of(&conclusion(&failed), &failed, true, said.as_ref());
+        let (end, usage) = of(Some(Meaning::By(Means::Succeeded)));
+        assert_eq!((end, &usage["meaning"]), (SegmentEnd::Succeeded, &json!("executor")));
+        let (end, usage) = of(Some(Meaning::Plain(Some("executor_unavailable".into()))));
+        let SegmentEnd::Failed { code, message, retryable } = end else { panic!("{end:?}") };
+        assert_eq!((code, retryable), (Code::ProcessFailed, true));
+        assert!(message.ends_with("its executor did not say what that means"), "{message}");
+        assert_eq!((&usage["meaning"], &usage["executor"]), (&json!("exit_status"), &json!("executor_unavailable")));
+        let (_, usage) = of(None);
+        assert!(usage.get("meaning").is_none() && usage.get("executor").is_none());
+    }
+}

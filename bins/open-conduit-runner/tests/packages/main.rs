@@ -100,6 +100,7 @@ fn a_package_that_lies_about_itself_is_refused_before_it_is_asked_anything() {
         ("version", "its version is not"),
         ("operations", "its list of operations is not"),
         ("gate", "its list of gates is not"),
+        ("executors", "its list of executors is not"),
         ("protocol", "it speaks version 7 of the protocol"),
         ("shape", "its answer to `initialize` is none"),
         ("mute", "it did not answer `initialize` in time"),

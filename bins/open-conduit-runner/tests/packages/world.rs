@@ -33,7 +33,8 @@ import json, os, signal, sys, time
 mode = "good" if os.path.exists(sys.argv[2]) else sys.argv[1]
 said = {"protocol_version": 1, "name": "odd", "version": "1.0.0", "operations": ["odd.do"], "operation_gate": True}
 lies = {"name": {"name": "even"}, "version": {"version": "1.0.1"}, "operations": {"operations": ["odd.do", "words.count"]},
-        "gate": {"operation_gate": False}, "protocol": {"protocol_version": 7}, "shape": {"surprise": 1}}
+        "gate": {"operation_gate": False}, "protocol": {"protocol_version": 7}, "shape": {"surprise": 1},
+        "executors": {"executors": ["odd"]}}
 said.update(lies.get(mode, {}))
 def say(text):
     sys.stdout.write(text)
