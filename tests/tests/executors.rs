@@ -59,11 +59,7 @@ fn an_event_starts_what_a_packages_executor_plans_with_the_whole_toolbelt_and_no
         assert!(context.contains_key(told), "{told}: {context:?}");
     }
     assert_eq!((plans[0]["phase"].clone(), plans[0]["settings"].clone()), (json!("run"), json!({})));
-    assert_eq!(
-        asked(&suite, "interpret", &work.id),
-        [json!(0); 0],
-        "what it declared stands, whatever the ending means"
-    );
+    assert!(asked(&suite, "interpret", &work.id).is_empty(), "what it declared stands, whatever the ending means");
     assert_eq!(ran(&suite).len(), 1);
 
     let silent = suite.work("silent", json!({}));
