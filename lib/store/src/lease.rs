@@ -159,6 +159,45 @@ mod tests {
         }
     }
 
+    /// What breaks each rule and no other; whoever explains a decision reads the rules in the order of [`rule::OF_AUTHORITY`].
+    fn broken(rule: &str, held: &mut Held) {
+        match rule {
+            rule::EPOCH => held.epoch = 4,
+            rule::OWNER => held.owner = Some("b".into()),
+            rule::NOT_RUNNING => held.state = "claimed".into(),
+            rule::EXPIRED => held.lease_boot_us = Some(500),
+            rule::WORK_NOT_RUNNING => held.work_state = "waiting".into(),
+            rule::SCOPE => held.scope = "other".into(),
+            rule::DECLARED => held.declared = true,
+            unknown => panic!("{unknown} is broken by no row"),
+        }
+    }
+
+    fn said(refused: Result<()>) -> &'static str {
+        match refused.unwrap_err() {
+            Error::LeaseLost { why } => why,
+            Error::AuthorityReleased => rule::DECLARED,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// T05, T06: the order in which the rules are listed is the order in which they are asked.
+    #[test]
+    fn each_rule_of_the_lease_wins_over_every_later_one_that_is_broken_too() {
+        let (first, rules) = rule::OF_AUTHORITY.split_first().unwrap();
+        assert_eq!(*first, rule::NO_EXECUTION, "without a row there is nothing else to ask");
+        for (at, earlier) in rules.iter().enumerate() {
+            let mut one = held();
+            broken(earlier, &mut one);
+            assert_eq!(said(ask(&one, NOW)), *earlier);
+            for later in &rules[at + 1..] {
+                let mut both = one.clone();
+                broken(later, &mut both);
+                assert_eq!(said(ask(&both, NOW)), *earlier, "{later} is broken as well");
+            }
+        }
+    }
+
     /// T05
     #[test]
     fn a_lease_ends_at_its_instant_and_no_step_of_the_wall_clock_moves_it() {

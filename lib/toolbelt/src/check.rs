@@ -313,6 +313,63 @@ mod tests {
         assert_eq!(ask(Some(&bad), &assertions, "emit", true), Ok(()));
     }
 
+    /// A call that keeps every rule, and the means to break each of them.
+    struct Asked {
+        token: Option<TokenRecord>,
+        assertions: Assertions,
+        operation: &'static str,
+        declared: bool,
+        ceiling: bool,
+    }
+
+    impl Asked {
+        fn sound() -> Self {
+            let assertions = Assertions::default();
+            Self { token: Some(token()), assertions, operation: "emit", declared: true, ceiling: true }
+        }
+
+        fn broken(&mut self, rule: &str) {
+            match rule {
+                rule::UNKNOWN_TOKEN => self.token = None,
+                rule::REVOKED => self.of_token(|token| token.revoked = true),
+                rule::EXPIRED => self.of_token(|token| token.expires_boot_us = 99),
+                rule::SOCKET => self.assertions.socket = Some(ExecutionId::from_parts(2, 2)),
+                rule::SCOPE => self.assertions.scope = Some("other".parse().unwrap()),
+                rule::WORK => self.assertions.work = Some(WorkId::from_parts(2, 2)),
+                rule::EXECUTION => self.assertions.execution = Some(ExecutionId::from_parts(2, 2)),
+                rule::UNDECLARED => self.declared = false,
+                rule::NOT_GRANTED => self.of_token(|token| token.grants.operations.clear()),
+                rule::CEILING => self.ceiling = false,
+                unknown => panic!("{unknown} is no rule of checks 1 to 4"),
+            }
+        }
+
+        fn of_token(&mut self, change: impl FnOnce(&mut TokenRecord)) {
+            if let Some(token) = &mut self.token {
+                change(token);
+            }
+        }
+
+        fn said(&self) -> std::result::Result<(), &'static str> {
+            decide(self.token.as_ref(), &self.assertions, self.operation, self.declared, |_, _| self.ceiling, NOW)
+        }
+    }
+
+    /// T05: the order in which the rules are listed is the order in which they decide.
+    #[test]
+    fn each_rule_wins_over_every_later_one_that_is_broken_too() {
+        assert_eq!(Asked::sound().said(), Ok(()));
+        assert!(RULES.is_sorted_by_key(|rule| rule.check));
+        for (at, earlier) in RULES.iter().enumerate() {
+            for later in &RULES[at..] {
+                let mut asked = Asked::sound();
+                asked.broken(later.name);
+                asked.broken(earlier.name);
+                assert_eq!(asked.said(), Err(earlier.name), "{} is broken as well", later.name);
+            }
+        }
+    }
+
     /// T03
     #[test]
     fn a_token_is_expired_at_its_instant_and_after_its_boot() {

@@ -322,9 +322,16 @@ impl Model {
         }
     }
 
+    /// What the host that ended had begun and may not be done again is in doubt from here on.
     fn restart_host(&mut self) {
         self.host += 1;
         self.pending.clear();
+        let may_run_again = |operation: &str| self.known.operations.get(operation).is_some_and(|(_, it)| it.idempotent);
+        for execution in &mut self.executions {
+            for ((operation, _), intent) in &mut execution.rows.intents {
+                intent.in_doubt |= !may_run_again(operation);
+            }
+        }
     }
 
     fn rows(&self) -> Vec<Rows> {

@@ -467,7 +467,9 @@ impl<'w> Play<'w> {
         self.running.clear();
         let name = format!("host {}.{}", self.world.ran, self.hosts);
         let registry = Rc::clone(&self.release.registry);
-        self.release.hosted = Hosted::open(&self.world.state_path(), registry, name).expect("a host");
+        let mut hosted = Hosted::open(&self.world.state_path(), registry, name).expect("a host");
+        hosted.take_over().expect("what was left behind");
+        self.release.hosted = hosted;
     }
 
     fn rows(&self) -> Vec<Rows> {
