@@ -6,6 +6,7 @@
 mod broken;
 mod call;
 mod cases;
+mod composed;
 mod implementations;
 #[allow(dead_code, reason = "the suite of the extension host uses the rest")]
 #[path = "../host/support.rs"]
@@ -14,6 +15,7 @@ mod support;
 use broken::Broken;
 use call::Implementation;
 use cases::{Bench, CASES};
+use composed::{Composed, Part};
 use implementations::{Kept, Reopened};
 use support::{World, locally};
 
@@ -54,6 +56,30 @@ async fn every_implementation_keeps_every_case_and_the_broken_one_of_each_case_d
         }
         assert!(failures.is_empty(), "{failures:#?}");
         println!("conformance: {} cases x 2 implementations, {} controls", CASES.len(), CASES.len());
+    })
+    .await;
+}
+
+/// T19, T05, T06, T07, T08, T14, T16, T17, E03, G04: a toolbelt composed of the real parts keeps every case, and without one
+/// part it fails the cases about that part and no others.
+#[tokio::test]
+async fn a_toolbelt_that_lacks_one_part_fails_the_cases_about_that_part_alone() {
+    locally(async {
+        let mut failures = Vec::new();
+        for without in std::iter::once(None).chain(Part::ALL.map(Some)) {
+            let composed = |world: &_| Box::new(Composed::new(world, without)) as Box<dyn Implementation>;
+            for case in CASES {
+                let about = without.is_some_and(|part| part.cases().iter().any(|name| case.name.starts_with(name)));
+                match ((case.run)(&mut Bench::new(&composed)).await, about) {
+                    (Err(_), true) | (Ok(()), false) => {}
+                    (Err(_), false) if without.is_some_and(Part::shows_everywhere) => {}
+                    (Err(why), false) => failures.push(format!("{}: without {without:?}: {why}", case.name)),
+                    (Ok(()), true) => failures.push(format!("{}: kept without {without:?}", case.name)),
+                }
+            }
+        }
+        assert!(failures.is_empty(), "{failures:#?}");
+        println!("conformance: {} cases x {} toolbelts that lack a part", CASES.len(), Part::ALL.len());
     })
     .await;
 }
