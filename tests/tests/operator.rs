@@ -176,8 +176,9 @@ fn an_operator_resolves_a_request_that_is_in_doubt() {
     let held = suite.hold("hold");
     assert_eq!(document(&suite, &["doubts"])["items"], json!([]));
     let store = rusqlite::Connection::open(suite.state().join("store.db")).unwrap();
-    let doubt = "INSERT INTO intent (execution_id, operation, request_id, request_digest, host, state, began_at_us)
-        SELECT id, 'lab.once', 'r1', zeroblob(32), 'a host that has ended', 'in_doubt', 1 FROM execution";
+    let doubt =
+        "INSERT INTO intent (execution_id, operation, request_id, request_digest, host, idempotent, state, began_at_us)
+        SELECT id, 'lab.once', 'r1', zeroblob(32), 'a host that has ended', 0, 'in_doubt', 1 FROM execution";
     assert_eq!(store.execute(doubt, []).unwrap(), 1);
     let listed = document(&suite, &["doubts", "list"]);
     assert_eq!(listed["items"][0]["operation"], "lab.once");

@@ -131,6 +131,9 @@ pub struct ExecutionView {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attempt_id: Option<String>,
     pub created_at: UnixMicros,
+    /// When it passed start gates that were not asked, since an administrator had them bypassed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gates_bypassed_at: Option<UnixMicros>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub started_at: Option<UnixMicros>,
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -238,6 +238,7 @@ impl Single for ExecutionView {
             ("state", clean(&self.state)),
             ("kernel attempt", or_none(self.attempt_id.as_ref())),
             ("created", with_age(self.created_at, now)),
+            ("gates bypassed", at(self.gates_bypassed_at)),
             ("started", at(self.started_at)),
             ("deadline", at(self.deadline_at.filter(|_| self.finished_at.is_none()))),
             ("finished", at(self.finished_at)),

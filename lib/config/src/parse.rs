@@ -198,10 +198,9 @@ impl Reader<'_> {
             causal_per_minute: limits.count_u32("causal_per_minute"),
         };
         let mut extensions = BTreeMap::new();
-        let scopes_written = object.get("scopes").unwrap_or(&Value::Null);
-        for (name, value) in object.members("extensions") {
-            if let Some(extension) = self.extension(name, value, &below(&object.at("extensions"), name), scopes_written)
-            {
+        for (name, written) in object.members("extensions") {
+            let pointer = below(&object.at("extensions"), name);
+            if let Some(extension) = self.extension(name, written, &pointer, value) {
                 extensions.insert(name.clone(), extension);
             }
         }
@@ -222,7 +221,7 @@ impl Reader<'_> {
         Some(Config { limits, extensions, scopes, active })
     }
 
-    fn extension(&mut self, name: &str, value: &Value, pointer: &str, scopes: &Value) -> Option<Extension> {
+    fn extension(&mut self, name: &str, value: &Value, pointer: &str, document: &Value) -> Option<Extension> {
         let object = self.object(value, pointer, &EXTENSION)?;
         let config = object.get("config").cloned().unwrap_or_else(empty);
         if let Some(registry) = self.registry {
@@ -230,12 +229,12 @@ impl Reader<'_> {
                 let known: Vec<&str> = self.catalogue.extensions().map(|(name, _)| name).collect();
                 self.faults.add(Rule::UnknownReference, pointer, one_of("an extension", &known));
             } else if object.readable("config", value) {
-                self.faults.extend(registry.validate_extension(name, &config, &object.at("config"), scopes));
+                self.faults.extend(registry.validate_extension(name, &config, &object.at("config"), document));
             }
         }
         let scopes = object.get("scopes").map(|_| {
             let listed = object.texts("scopes", value, self.faults);
-            if let Some(known) = scopes.as_object() {
+            if let Some(known) = document.get("scopes").and_then(Value::as_object) {
                 for (place, scope) in listed.texts().enumerate().filter(|(_, scope)| !known.contains_key(*scope)) {
                     let remedy = format!("add the scope {scope} to this configuration, or remove it here");
                     self.faults.add(Rule::UnknownReference, listed.pointer(place), remedy);

@@ -27,9 +27,9 @@ pub trait Registry {
     /// The names of the playbooks, likewise.
     fn playbooks(&self) -> Vec<&str>;
 
-    /// Has the extension `name`, which the catalogue has, look at its own settings, which stand at `pointer`. `scopes` is what
-    /// the document has for scopes, as it was written and with whatever faults.
-    fn validate_extension(&self, name: &str, config: &Value, pointer: &str, scopes: &Value) -> Vec<Diagnostic>;
+    /// Has the extension `name`, which the catalogue has, look at its own settings, which stand at `pointer` of `document`: the
+    /// whole configuration, as it was written and with whatever faults.
+    fn validate_extension(&self, name: &str, config: &Value, pointer: &str, document: &Value) -> Vec<Diagnostic>;
 
     /// The playbook that a binding of `executor` with `config` starts its turns on, by the name that the executor gives (S05).
     fn named_playbook(&self, executor: &str, config: &Value) -> Named;
@@ -113,12 +113,12 @@ impl Registered {
     /// With a `validate` for the settings of the extension `name`; without one an extension takes no settings.
     #[must_use]
     pub fn extension(self, name: &str, validate: impl Fn(&Value, &str) -> Vec<Diagnostic> + 'static) -> Self {
-        self.extension_of_scopes(name, move |config, pointer, _| validate(config, pointer))
+        self.extension_of_document(name, move |config, pointer, _| validate(config, pointer))
     }
 
-    /// As [`Registered::extension`], for settings that name scopes: `validate` is given what the document has for them.
+    /// As [`Registered::extension`], for settings that name scopes or other extensions: `validate` is given the document.
     #[must_use]
-    pub fn extension_of_scopes(
+    pub fn extension_of_document(
         mut self,
         name: &str,
         validate: impl Fn(&Value, &str, &Value) -> Vec<Diagnostic> + 'static,
@@ -156,9 +156,9 @@ impl Registry for Registered {
         self.playbooks.keys().map(String::as_str).collect()
     }
 
-    fn validate_extension(&self, name: &str, config: &Value, pointer: &str, scopes: &Value) -> Vec<Diagnostic> {
+    fn validate_extension(&self, name: &str, config: &Value, pointer: &str, document: &Value) -> Vec<Diagnostic> {
         match self.extensions.get(name) {
-            Some(validate) => validate(config, pointer, scopes),
+            Some(validate) => validate(config, pointer, document),
             None if config.as_object().is_some_and(|fields| fields.is_empty()) => Vec::new(),
             None => vec![Diagnostic {
                 pointer: pointer.to_owned(),

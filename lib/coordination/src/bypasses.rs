@@ -13,9 +13,12 @@ use crate::events::{self, NewEvent, kind, source};
 
 /// Longest bypass, in seconds.
 pub const SECONDS_MAX: u64 = 3600;
-/// How many bypasses are shown, and how old they may be.
+/// How many bypasses are shown.
 const SHOWN_MAX: i64 = 50;
-const SHOWN_US_MAX: i64 = 90 * 86_400 * 1_000_000;
+/// How long a bypass is shown, and kept.
+pub const KEEP_US: i64 = 90 * 86_400 * 1_000_000;
+/// Rows that one sweep removes.
+const SWEPT_MAX: i64 = 500;
 
 /// A bypass that is to hold from now on.
 #[derive(Debug, Clone)]
@@ -45,6 +48,13 @@ const NEWEST: &str = "
       FROM gate_bypass INDEXED BY gate_bypass_created WHERE created_at_us > :since ORDER BY created_at_us DESC, id DESC LIMIT :limit";
 const GET: &str = "
     SELECT *, restored_at_us IS NULL AND until_boot_us > :now AND boot_id = :boot AS holds FROM gate_bypass WHERE id = :id";
+/// What holds stays, whatever the wall clock says of its age.
+const SWEEP: &str = "
+    DELETE FROM gate_bypass WHERE id IN (
+        SELECT id FROM gate_bypass INDEXED BY gate_bypass_created
+         WHERE created_at_us <= :before AND NOT (restored_at_us IS NULL AND until_boot_us > :now AND boot_id = :boot)
+         LIMIT :rows)";
+const OLDEST: &str = "SELECT min(created_at_us) FROM gate_bypass";
 
 /// Begins a bypass, and tells it in each of `scopes` that it concerns. Error: `invalid_request` for a time that is not
 /// between a second and an hour.
@@ -117,7 +127,7 @@ pub fn holds(r: &Read<'_>, scope: &ScopeId, now: Now) -> Result<bool> {
 
 /// The bypasses of the last 90 days, ended ones too, newest first.
 pub fn newest(r: &Read<'_>, now: Now) -> Result<Vec<BypassView>> {
-    let since = now.wall.0 - SHOWN_US_MAX;
+    let since = now.wall.0 - KEEP_US;
     let params = named_params! { ":now": now.boot_us, ":boot": now.boot_id, ":limit": SHOWN_MAX, ":since": since };
     Ok(r.all("listing bypasses", NEWEST, params, view)?)
 }
@@ -126,6 +136,20 @@ pub fn newest(r: &Read<'_>, now: Now) -> Result<Vec<BypassView>> {
 pub fn get(r: &Read<'_>, id: &BypassId, now: Now) -> Result<Option<BypassView>> {
     let params = named_params! { ":now": now.boot_us, ":boot": now.boot_id, ":id": id.as_str() };
     Ok(r.optional("reading a bypass", GET, params, view)?)
+}
+
+/// Deletes bypasses that are over and began at least [`KEEP_US`] ago; returns how many.
+pub fn sweep(tx: &Write<'_>, now: Now) -> Result<usize> {
+    let params = named_params! {
+        ":before": now.wall.0 - KEEP_US, ":now": now.boot_us, ":boot": now.boot_id, ":rows": SWEPT_MAX,
+    };
+    Ok(tx.execute("sweeping bypasses", SWEEP, params)?)
+}
+
+/// When a sweep may have something to do next.
+pub fn next_due(r: &Read<'_>, now: Now) -> Result<i64> {
+    let oldest: Option<i64> = r.one("looking for old bypasses", OLDEST, [], |row| row.get(0))?;
+    Ok(oldest.map_or(now.wall.0, |at| at.min(now.wall.0)) + KEEP_US)
 }
 
 fn scope_of(row: &Row<'_>) -> rusqlite::Result<Option<ScopeId>> {

@@ -9,10 +9,12 @@ use std::pin::Pin;
 pub use conduit_api::host::SettingFault;
 use conduit_api::toolbelt::{EmitInput, WaitInput};
 use conduit_api::{ExecutionId, ScopeId, WorkId};
+use conduit_store::Write;
 use conduit_toolbelt::registry::Registration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::desk::Fault;
 use crate::{Output, Phase, Plan, SegmentEnd};
 
 /// An answer that may take a while. Whoever asks sets the deadline; an answer that is dropped is not wanted any more.
@@ -115,6 +117,17 @@ pub enum GateAnswer {
     Refuse(OperationError),
 }
 
+/// Whether what a gate let through still stands when the call is about to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// It stands, whatever becomes of the call.
+    Free,
+    /// It stands and is used up by this call, unless that does nothing.
+    Used,
+    /// It does not stand any more: the gates are asked anew.
+    Over,
+}
+
 /// A Work about to start its first attempt, put before a start gate (G06).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartCall {
@@ -189,6 +202,17 @@ pub trait Extension {
     /// Judges a call of somebody else's operation (G02). Error: what makes the host refuse the call by itself (G04).
     fn gate<'a>(&'a self, _call: &'a GateCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         Box::pin(async { Err(Failure::Failed("it has no gate".into())) })
+    }
+
+    /// The call that its gate let through is about to run: what it uses up goes in `tx`, which commits the call's intent. For
+    /// what comes with the suite; a package has no say here.
+    fn pass(&self, _call: &GateCall, _tx: &Write<'_>) -> Result<Pass, Fault> {
+        Ok(Pass::Free)
+    }
+
+    /// The call for which it answered [`Pass::Used`] did nothing: `tx`, which withdraws the call's intent, undoes that.
+    fn give_back(&self, _call: &GateCall, _tx: &Write<'_>) -> Result<(), Fault> {
+        Ok(())
     }
 
     /// Judges a Work before its first attempt (G06).

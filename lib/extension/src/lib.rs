@@ -18,7 +18,7 @@ pub use executor::{
 };
 pub use interface::{
     Action, Answer, Authority, EndCall, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, OperationError,
-    PlanCall, SettingFault, StartCall, WaitPlan,
+    Pass, PlanCall, SettingFault, StartCall, WaitPlan,
 };
 pub use plan::{Plan, variable};
 pub use provided::{EXECUTOR_TIME_MAX, Provided};

@@ -49,9 +49,10 @@ pub fn references(registry: &Registry) -> Registered {
         |config| conduit_executor_shell::playbook(config).map(str::to_owned),
     );
     let catalogue = registry.catalogue().clone();
-    let registered = registered.extension_of_scopes(conduit_extension_human::NAME, move |config, pointer, scopes| {
-        conduit_extension_human::validate(config, pointer, &catalogue, scopes)
-    });
+    let registered = registered
+        .extension_of_document(conduit_extension_human::NAME, move |config, pointer, document| {
+            conduit_extension_human::validate(config, pointer, &catalogue, document)
+        });
     let registered = registry.registrations().iter().fold(registered, |registered, registration| {
         let Some(schema) = registration.settings.clone().map(SettingsSchema::new) else { return registered };
         registered.extension(&registration.name, move |settings, pointer| schema.faults(settings, pointer))

@@ -22,12 +22,13 @@ use conduit_kernel::{BaseEnvironment, Kernel, Settings, Tidied};
 use conduit_store::lock::RoleLock;
 use conduit_store::{Clock, StateDir, Store, mint};
 use conduit_toolbelt::hosted::Hosted;
-use conduit_toolbelt::{packages, sweep};
+use conduit_toolbelt::packages;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::executors::Executors;
 use crate::host::{CLOSING_MAX, Host};
+use crate::sweeper::Sweeper;
 use crate::upkeep::Upkeep;
 use crate::{adopt, extensions, playbooks, turn};
 
@@ -36,9 +37,6 @@ const FAULT_PAUSE: Duration = Duration::from_millis(100);
 const FAULT_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long a shutdown waits for segments that are just being started.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
-/// Pause between two batches of one sweep, and after one that found nothing to do, in microseconds.
-const SWEEP_PAUSE: i64 = 1_000_000;
-const SWEEP_PAUSE_IDLE: i64 = 600 * 1_000_000;
 /// Longest time between two turns: what a ring that was lost would have said is found within this.
 const SLEEP_MAX_US: i64 = 3600 * 1_000_000;
 
@@ -94,13 +92,7 @@ async fn run(args: Args, mut start: Start) -> Result<(), ApiError> {
     let extension_host = extension_host(&host, &packages)?;
     // The host was made a moment ago, and its cell is empty.
     let extension_host = Rc::clone(host.extensions.get_or_init(|| extension_host));
-    match extension_host.take_over() {
-        Ok(0) => {}
-        Ok(doubts) => tracing::warn!(doubts, "requests are in doubt; `open-conduit doubts` lists them"),
-        Err(error) => {
-            tracing::error!(%error, "what an earlier daemon left behind is in doubt only once it is asked again")
-        }
-    }
+    settle_left_behind(&extension_host)?;
     adopt::all(&host).map_err(|error| ApiError::new(Code::Internal, format!("recovery failed: {error}")))?;
     if let Err(error) = notify::ready() {
         tracing::warn!(%error, "the service manager could not be told that the scheduler is ready");
@@ -136,6 +128,21 @@ fn extension_host(host: &Rc<Host>, packages: &Rc<Packages>) -> Result<Rc<Extensi
     let desk = Rc::new(Desk::new(host.state.clone(), Rc::clone(&registry), ring(host)));
     let extensions = extensions::of_this_release(&desk);
     Ok(Rc::new(ExtensionHost::new(toolbelt, extensions, ring(host)).with_packages(Rc::clone(packages))))
+}
+
+/// Requests that an earlier daemon left behind are settled before any call comes, and before their executions go on (T14).
+fn settle_left_behind(extensions: &ExtensionHost) -> Result<(), ApiError> {
+    let left = extensions.settle_left_behind().map_err(|error| {
+        ApiError::new(Code::Internal, format!("requests of an earlier daemon could not be settled: {error}"))
+    })?;
+    if left.doubted > 0 {
+        tracing::warn!(
+            requests = left.doubted,
+            "nobody knows whether they were carried out; see `open-conduit doubts`"
+        );
+    }
+    tracing::debug!(dropped = left.dropped, "requests of an earlier daemon are settled");
+    Ok(())
 }
 
 /// What installed packages run by: the kernel's one way to start a process.
@@ -309,31 +316,6 @@ fn next_due(host: &Host, sweeper: &mut Sweeper, due_us: Option<i64>) -> i64 {
     due_us.map_or(latest, |at| at.min(latest)).min(sweeper.due_at_us)
 }
 
-/// Knows when the next sweep has something to do, so that a turn need not ask.
-struct Sweeper {
-    /// Wall clock.
-    due_at_us: i64,
-}
-
-impl Sweeper {
-    /// Sweeps one batch when it is time. A sweep that finds nothing to do yet is not repeated for a while.
-    fn sweep_if_due(&mut self, host: &Host) {
-        let now = host.now();
-        if now.wall.0 < self.due_at_us {
-            return;
-        }
-        let mut store = host.store.borrow_mut();
-        let swept = store.write(|tx| sweep::sweep(tx, now)).and_then(|rows| {
-            let pause = if rows > 0 { SWEEP_PAUSE } else { SWEEP_PAUSE_IDLE };
-            Ok(store.read(|r| sweep::next_due(r, now))?.max(now.wall.0 + pause))
-        });
-        self.due_at_us = swept.unwrap_or_else(|error| {
-            tracing::error!(%error, "old tokens and records were not swept");
-            now.wall.0 + SWEEP_PAUSE_IDLE
-        });
-    }
-}
-
 /// Lets segments that are between claim and launch get there, within a bound; those that run are left running.
 async fn finish(host: &Host) {
     let end = Instant::now() + SHUTDOWN_WAIT;
@@ -391,18 +373,6 @@ mod tests {
                 assert_eq!(world.followed(), (0, 2));
             })
             .await;
-    }
-
-    /// T04, T15
-    #[tokio::test]
-    async fn a_sweep_with_nothing_to_do_is_not_taken_again_with_the_next_turn() {
-        let world = World::new();
-        let mut sweeper = Sweeper { due_at_us: 0 };
-        sweeper.sweep_if_due(&world.host);
-        let next = sweeper.due_at_us;
-        assert!(next > Clock.now().wall.0 + 3600 * SECOND_US);
-        sweeper.sweep_if_due(&world.host);
-        assert_eq!(sweeper.due_at_us, next);
     }
 
     fn doorbell(world: &World) -> (Doorbell, conduit_daemon::doorbell::Ringer) {

@@ -4,6 +4,7 @@ use conduit_api::{ApiError, Code};
 use conduit_coordination::executions::{self, Claimed, SegmentEnd};
 use conduit_extension::StartCall;
 use conduit_extension::host::StartGated;
+use conduit_store::lease::Demand;
 
 use crate::host::{Host, Live};
 use crate::segment::Ended;
@@ -35,6 +36,7 @@ pub async fn before_start(host: &Host, live: &Live, claimed: &Claimed) -> Option
     };
     match gated {
         StartGated::Through => None,
+        StartGated::Bypassed => record_bypassed(host, claimed),
         StartGated::Parked { gate, wait } => {
             tracing::info!(work = %claimed.work, gate, "a start gate has the Work wait");
             Some(Ended::before_staging(SegmentEnd::GateParked(wait)))
@@ -42,6 +44,22 @@ pub async fn before_start(host: &Host, live: &Live, claimed: &Claimed) -> Option
         StartGated::Refused { gate, message } => {
             tracing::warn!(work = %claimed.work, gate, message, "a start gate refused the Work");
             Some(Ended::before_staging(SegmentEnd::GateRefused { message }))
+        }
+    }
+}
+
+/// Has the execution say that its Work started past gates that were not asked; what cannot say so does not start.
+fn record_bypassed(host: &Host, claimed: &Claimed) -> Option<Ended> {
+    let recorded = host
+        .store
+        .borrow_mut()
+        .fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| executions::start_bypassed(tx));
+    match recorded {
+        Ok(_) => None, // one that has left `claimed` was stopped, and does not start either
+        Err(error) => {
+            tracing::error!(execution = %claimed.execution, %error, "a start past bypassed gates cannot be recorded");
+            let told = ApiError::new(Code::Internal, "the host could not record that start gates were bypassed");
+            Some(Ended::not_started(told, None))
         }
     }
 }

@@ -2,7 +2,7 @@
 //! it declared.
 //!
 //! One thread. [`turn`] does what there is to do now; [`daemon`] waits for a ring, a due time or the end of a process,
-//! and takes a turn again; [`upkeep`] renews leases and minds deadlines meanwhile. [`segment`] follows one segment from its
+//! and takes a turn again; [`upkeep`] renews leases and minds deadlines meanwhile, and [`sweeper`] removes what is over. [`segment`] follows one segment from its
 //! claim to its end, [`gates`] asks before the first of a Work, [`start`] brings it to its running process, and [`adopt`] finds those that an earlier daemon left.
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod outputs;
 mod playbooks;
 mod segment;
 mod start;
+mod sweeper;
 #[cfg(test)]
 mod testing;
 mod turn;

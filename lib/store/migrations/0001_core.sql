@@ -142,6 +142,7 @@ CREATE TABLE execution (
     message          TEXT,
     usage            TEXT,
     created_at_us    INTEGER NOT NULL,
+    bypassed_at_us   INTEGER,              -- when it passed start gates that were not asked, by an administrator's word
     started_at_us    INTEGER,
     finished_at_us   INTEGER CHECK ((state IN ('claimed', 'running', 'parked', 'orphaned')) = (finished_at_us IS NULL)),
     revision         INTEGER NOT NULL DEFAULT 1
@@ -254,11 +255,17 @@ CREATE TABLE intent (
     request_id     TEXT    NOT NULL,
     request_digest BLOB    NOT NULL CHECK (length(request_digest) = 32),
     host           TEXT    NOT NULL,       -- the instance of the daemon that runs it
+    idempotent     INTEGER NOT NULL CHECK (idempotent IN (0, 1)), -- whether the handler may run again
     state          TEXT    NOT NULL CHECK (state IN ('running', 'in_doubt')),
     began_at_us    INTEGER NOT NULL,
+    ended_at_us    INTEGER,                -- when its execution ended
     PRIMARY KEY (execution_id, operation, request_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX intent_in_doubt ON intent (began_at_us, execution_id || ' ' || operation || ' ' || request_id) WHERE state = 'in_doubt';
+CREATE INDEX intent_ended ON intent (state, ended_at_us) WHERE ended_at_us IS NOT NULL;
+CREATE TRIGGER intent_execution_ended AFTER UPDATE OF finished_at_us ON execution BEGIN
+    UPDATE intent SET ended_at_us = new.finished_at_us WHERE execution_id = new.id;
+END;
 
 -- What the extension `human` asks operators for (G07). While it is open, the same call of the Work meets it.
 CREATE TABLE approval (
@@ -281,6 +288,8 @@ CREATE TABLE approval (
     created_at_us     INTEGER NOT NULL,
     expires_at_us     INTEGER,             -- exclusive, for a decision
     decided_at_us     INTEGER,
+    closed_at_us      INTEGER CHECK ((open = 0) = (closed_at_us IS NOT NULL)), -- since when no call meets it
+    lapses_at_us      INTEGER AS (CASE WHEN open = 0 THEN NULL WHEN state = 'pending' THEN expires_at_us ELSE until_us END),
     revision          INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 CREATE UNIQUE INDEX approval_open ON approval (work_id, call_digest) WHERE open = 1;
@@ -290,10 +299,13 @@ CREATE INDEX approval_scope ON approval (scope_id, created_at_us, id);
 CREATE INDEX approval_work ON approval (work_id, created_at_us, id);
 CREATE INDEX approval_state ON approval (state, created_at_us, id);
 CREATE INDEX approval_scope_state ON approval (scope_id, state, created_at_us, id);
+CREATE INDEX approval_lapses ON approval (lapses_at_us) WHERE lapses_at_us IS NOT NULL;
+CREATE INDEX approval_closed ON approval (closed_at_us) WHERE closed_at_us IS NOT NULL;
 
 -- A Work that has ended asks for nothing; one that is retried asks anew.
 CREATE TRIGGER approval_work_ended AFTER UPDATE OF finished_at_us ON work WHEN new.finished_at_us IS NOT NULL BEGIN
-    UPDATE approval SET open = 0, state = CASE state WHEN 'pending' THEN 'expired' ELSE state END, revision = revision + 1
+    UPDATE approval SET open = 0, state = CASE state WHEN 'pending' THEN 'expired' ELSE state END, revision = revision + 1,
+                        closed_at_us = new.finished_at_us
      WHERE work_id = new.id AND open = 1;
 END;
 

@@ -31,6 +31,13 @@ pub const ALL: &[&str] = &[
     "kernel.stop_recorded", // the intent to stop is on record, no signal was sent
 ];
 
+/// Those of the extension host, around a handler: a test of each kind of operation kills at every one of them.
+pub const OF_HOST: [&str; 3] = [
+    "host.before_handler", // the intent is on record
+    "host.after_handler",  // the handler has answered, and nothing says so
+    "host.after_commit",   // the answer is on record, and nobody was told
+];
+
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 pub const fn reached(_name: &str) {}

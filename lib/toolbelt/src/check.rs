@@ -73,6 +73,10 @@ impl<O> Authorized<O> {
     pub const fn token(&self) -> &TokenRecord {
         &self.token
     }
+    /// The token alone; the proof is gone.
+    pub fn into_token(self) -> TokenRecord {
+        self.token
+    }
     /// What the call's transaction has to be guarded with.
     pub const fn fence(&self) -> &Fence {
         &self.fence

@@ -121,7 +121,7 @@ impl Served {
         let toolbelt = Hosted::open(&self.places.state, Rc::new(Registry::builtins()), instance).unwrap();
         let own = self.extensions.iter().map(|extension| Rc::clone(extension) as Rc<dyn Extension>).collect();
         let host = Rc::new(ExtensionHost::new(toolbelt, own, Box::new(|| ())));
-        host.take_over().unwrap();
+        host.settle_left_behind().unwrap();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::task::spawn_local(extensions::serve(listener, host, stopped));
         Host { stop, task }

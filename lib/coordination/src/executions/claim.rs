@@ -1,7 +1,7 @@
 //! Claims: a ready Work gets an execution and a lease.
 
 use conduit_api::{EventId, ExecutionId, ScopeId, WorkId};
-use conduit_store::{Fence, Now, Read, Row, RowResult, Write, column_id, mint, named_params};
+use conduit_store::{Fence, Fenced, Now, Read, Row, RowResult, Write, column_id, mint, named_params};
 
 use crate::error::Result;
 use crate::inputs;
@@ -207,7 +207,7 @@ const STARTED: &str = "
 
 /// The segment crosses the launch boundary in this very transaction, to end by `deadline_boot_us`; `false` when
 /// somebody asked to stop it before that: nothing may start then.
-pub fn started(tx: &conduit_store::Fenced<'_>, attempt: &str, deadline_boot_us: i64) -> Result<bool> {
+pub fn started(tx: &Fenced<'_>, attempt: &str, deadline_boot_us: i64) -> Result<bool> {
     let now = tx.now();
     Ok(tx.execute(
         "starting an execution",
@@ -217,6 +217,19 @@ pub fn started(tx: &conduit_store::Fenced<'_>, attempt: &str, deadline_boot_us: 
             ":deadline": deadline_boot_us, ":deadline_at": now.wall.0 + (deadline_boot_us - now.boot_us),
         },
     )? == 1)
+}
+
+const BYPASSED: &str = "
+    UPDATE execution SET bypassed_at_us = coalesce(bypassed_at_us, :at), revision = revision + 1
+     WHERE id = :id AND epoch = :epoch AND state = 'claimed'";
+
+/// Records that the start gates were not asked about the Work, whose execution is about to start; the first time stands.
+/// `false` when it had left `claimed`.
+pub fn start_bypassed(tx: &Fenced<'_>) -> Result<bool> {
+    let params = named_params! {
+        ":id": tx.held().execution.as_str(), ":epoch": tx.held().epoch, ":at": tx.now().wall.0,
+    };
+    Ok(tx.execute("recording a start past bypassed gates", BYPASSED, params)? == 1)
 }
 
 const LAUNCHED: &str = "

@@ -43,6 +43,7 @@ fn view(row: &Row<'_>) -> rusqlite::Result<ExecutionView> {
         state: row.get("state")?,
         attempt_id: row.get("attempt_id")?,
         created_at: UnixMicros(row.get("created_at_us")?),
+        gates_bypassed_at: optional_at(row, "bypassed_at_us")?,
         started_at: optional_at(row, "started_at_us")?,
         finished_at: optional_at(row, "finished_at_us")?,
         deadline_at: optional_at(row, "deadline_at_us")?,

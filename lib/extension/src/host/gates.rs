@@ -7,13 +7,15 @@ use std::time::Duration;
 use conduit_api::toolbelt::WaitInput;
 use conduit_api::{ApiError, Code, ScopeId};
 use conduit_config::Snapshot;
+use conduit_store::Write;
 use conduit_store::digest::hex;
 use conduit_toolbelt::hosted::Admitted;
 use conduit_toolbelt::registry::{Registration, Registry};
 use tokio::time::{Instant, timeout_at};
 
 use super::{alone, authority, refusal_of};
-use crate::{Extension, Failure, GateAnswer, GateCall, StartCall, WaitPlan};
+use crate::desk::Fault;
+use crate::{Extension, Failure, GateAnswer, GateCall, Pass, StartCall, WaitPlan};
 
 /// How long all gates of one call may take together.
 pub const GATES_TIME_MAX: Duration = Duration::from_secs(10);
@@ -21,9 +23,40 @@ pub const GATES_TIME_MAX: Duration = Duration::from_secs(10);
 /// What the gates came to. The name is that of the gate which decided.
 #[derive(Debug)]
 pub(super) enum Gated {
-    Through,
+    Through(Passages),
     Parked { gate: String, plan: WaitPlan },
     Refused { gate: String, error: ApiError },
+}
+
+/// The gates that let a call through, and what each was asked.
+#[derive(Default)]
+pub(super) struct Passages(Vec<(Rc<dyn Extension>, GateCall)>);
+
+impl Passages {
+    /// Keeps those that the call uses up; `false` when one does not stand any more.
+    pub fn pass(&mut self, tx: &Write<'_>) -> Result<bool, Fault> {
+        let mut used = Vec::new();
+        for (extension, call) in self.0.drain(..) {
+            match extension.pass(&call, tx)? {
+                Pass::Free => {}
+                Pass::Used => used.push((extension, call)),
+                Pass::Over => return Ok(false),
+            }
+        }
+        self.0 = used;
+        Ok(true)
+    }
+
+    /// Undoes what the call used up, since it did nothing.
+    pub fn give_back(&self, tx: &Write<'_>) -> Result<(), Fault> {
+        self.0.iter().try_for_each(|(extension, call)| extension.give_back(call, tx))
+    }
+}
+
+impl std::fmt::Debug for Passages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(_, call)| call)).finish()
+    }
 }
 
 /// Whether a gate is to be asked about `admitted` at all.
@@ -31,17 +64,19 @@ pub(super) fn any(admitted: &Admitted) -> bool {
     admitted.registry().registrations().iter().any(|registration| admitted.is_judged_by(registration))
 }
 
-/// Asks one gate after another about `admitted`; `extensions` gives the extension of a registration.
-pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option<Rc<dyn Extension>>) -> Gated {
-    let end = Instant::now() + GATES_TIME_MAX;
+/// Asks one gate after another about `admitted`, until `end`; `extensions` gives the extension of a registration.
+pub(super) async fn ask(
+    admitted: &Admitted,
+    end: Instant,
+    extensions: impl Fn(&str) -> Option<Rc<dyn Extension>>,
+) -> Gated {
+    let mut passages = Passages::default();
     for registration in admitted.registry().registrations().iter().filter(|one| admitted.is_judged_by(one)) {
         let gate = registration.name.clone();
-        let answer = match extensions(&gate) {
-            Some(extension) => one(extension, call_of(admitted, &gate), end).await,
-            None => Err(Failure::Failed("it is not running".into())),
-        };
-        match answer {
-            Ok(GateAnswer::LetThrough) => {}
+        let Some(extension) = extensions(&gate) else { return failed(gate, "it is not running") };
+        let call = call_of(admitted, &gate);
+        match one(Rc::clone(&extension), call.clone(), end).await {
+            Ok(GateAnswer::LetThrough) => passages.0.push((extension, call)),
             Ok(GateAnswer::Park(plan)) => match may_wait_for(registration, &plan.wait) {
                 Ok(()) => return Gated::Parked { gate, plan },
                 Err(why) => return failed(gate, &why),
@@ -53,13 +88,15 @@ pub(super) async fn ask(admitted: &Admitted, extensions: impl Fn(&str) -> Option
             Err(failure) => return failed(gate, &failure.to_string()),
         }
     }
-    Gated::Through
+    Gated::Through(passages)
 }
 
 /// What the start gates came to about a Work (G06).
 #[derive(Debug, Clone, PartialEq)]
 pub enum StartGated {
     Through,
+    /// None was asked, by an administrator's word; whoever starts the Work records it.
+    Bypassed,
     /// The Work waits, and its start gates are asked again when it goes on.
     Parked {
         gate: String,

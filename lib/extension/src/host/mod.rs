@@ -18,16 +18,17 @@ use conduit_api::host::HostCall;
 use conduit_api::toolbelt::CallResponse;
 use conduit_api::{ApiError, Code, ScopeId};
 use conduit_config::Snapshot;
-use conduit_store::Clock;
-use conduit_toolbelt::hosted::{Admission, Admitted, Hosted};
+use conduit_store::{Clock, failpoint};
+use conduit_toolbelt::hosted::{Admission, Admitted, Hosted, LeftBehind};
 use conduit_toolbelt::registry::{BREAK_GLASS, OperationKind};
+use conduit_toolbelt::token::TokenRecord;
 use conduit_toolbelt::{Error, Result};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 pub use gates::GATES_TIME_MAX;
-use gates::Gated;
 pub use gates::StartGated;
+use gates::{Gated, Passages};
 pub use settings::VALIDATE_TIME_MAX;
 use under_way::{Ended, Entry, Place, UnderWay};
 
@@ -38,6 +39,8 @@ use crate::{Authority, Extension, Failure, Invocation, Invoked, OperationError, 
 pub const HANDLER_TIME_MAX: Duration = Duration::from_secs(120);
 /// Bytes of a handler's output, as JSON.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// How often the gates of one call are asked, when their answers do not last.
+const GATES_ASKED_MAX: u32 = 3;
 /// Bytes of the message of an extension's refusal.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
@@ -80,9 +83,9 @@ impl ExtensionHost {
         own.or_else(|| self.packages.as_ref().and_then(|packages| packages.get(name)))
     }
 
-    /// See [`Hosted::take_over`]; to be called before the first call. Returns how many requests are in doubt by it.
-    pub fn take_over(&self) -> Result<usize> {
-        self.toolbelt.borrow_mut().take_over()
+    /// Settles what earlier hosts left behind, before this one takes its first call (T14). Error: the store's.
+    pub fn settle_left_behind(&self) -> Result<LeftBehind> {
+        self.toolbelt.borrow_mut().settle_left_behind()
     }
 
     /// Carries a call out, or refuses it; either way a record of it is kept. Runs inside a `LocalSet`.
@@ -93,21 +96,22 @@ impl ExtensionHost {
         loop {
             let admission = self.toolbelt.borrow_mut().admit(&call, |key| self.under_way.has(key), Clock);
             let place = match admission {
-                Ok(Admission::Done(response)) => return self.answered(&call, None, Ok(response)),
-                Ok(Admission::UnderWay(key)) => self.under_way.of(&key).ok_or(Error::RequestConflict),
+                Ok(Admission::Done(response, caller)) => {
+                    return self.answered(&call, Some(&caller), None, Ok(response));
+                }
+                Ok(Admission::UnderWay(key, caller)) => (self.under_way.of(&key), *caller),
                 Ok(Admission::Admitted(admitted)) => {
                     match self.under_way.enter(&admitted.key().clone(), *admitted.request_digest()) {
                         Ok(entry) => return self.start(call, admitted, entry).ended().await.answer,
-                        Err(place) => place.ok_or(Error::RequestConflict),
+                        Err(place) => (place, admitted.token().clone()),
                     }
                 }
-                Err(error) => Err(error),
+                Err(error) => return self.answered(&call, None, None, Err(error)),
             };
-            let ended = match place {
-                Ok(place) => place.ended().await,
-                Err(error) => return self.answered(&call, None, Err(error)),
+            let (Some(place), caller) = place else {
+                return self.answered(&call, Some(&place.1), None, Err(Error::RequestConflict));
             };
-            if let Some(answer) = self.attached(&call, ended) {
+            if let Some(answer) = self.attached(&call, &caller, place.ended().await) {
                 return answer;
             }
         }
@@ -119,7 +123,8 @@ impl ExtensionHost {
         let host = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let (gate, done) = host.carry_out(&admitted).await;
-            let answer = host.answered(&call, gate.as_deref(), done);
+            let answer = host.answered(&call, Some(admitted.token()), gate.as_deref(), done);
+            failpoint!("host.after_commit");
             entry.end(Ended { gate, answer });
         });
         place
@@ -128,10 +133,11 @@ impl ExtensionHost {
     fn answered(
         &self,
         call: &HostCall,
+        caller: Option<&TokenRecord>,
         gate: Option<&str>,
         done: Result<CallResponse>,
     ) -> Result<CallResponse, ApiError> {
-        self.toolbelt.borrow_mut().answered(call, gate, done)
+        self.toolbelt.borrow_mut().answered(call, caller, gate, done)
     }
 
     /// Whether a start gate is active in `scope`, as `snapshot` has it.
@@ -157,7 +163,7 @@ impl ExtensionHost {
             Ok(false) => {}
             Ok(true) => {
                 tracing::warn!(work = %call.work_id, scope = %call.scope_id, "start gates are bypassed");
-                return StartGated::Through;
+                return StartGated::Bypassed;
             }
             Err(error) => return gates::start_failed(BREAK_GLASS, &error.to_string()),
         }
@@ -176,7 +182,7 @@ impl ExtensionHost {
 
     /// Answers like the same request, which another caller made first (design §9.4). `None` when that caller lost its
     /// authority: that says nothing about this one's, so it is decided anew.
-    fn attached(&self, call: &HostCall, ended: Ended) -> Option<Result<CallResponse, ApiError>> {
+    fn attached(&self, call: &HostCall, caller: &TokenRecord, ended: Ended) -> Option<Result<CallResponse, ApiError>> {
         let Ended { gate, answer } = ended;
         let done = match answer {
             Ok(response) => Ok(CallResponse { replayed: true, ..response }),
@@ -184,7 +190,7 @@ impl ExtensionHost {
             Err(error) if gate.as_deref().is_some_and(|gate| gate != BREAK_GLASS) => Err(Error::GateRefused(error)),
             Err(error) => Err(Error::Operation(error)),
         };
-        Some(self.answered(call, gate.as_deref(), done))
+        Some(self.answered(call, Some(caller), gate.as_deref(), done))
     }
 
     /// Gates, intent, handler, result. Returns the gate that decided, if one did.
@@ -195,22 +201,43 @@ impl ExtensionHost {
             let bypassed = self.toolbelt.borrow_mut().bypassed(&admitted.token().scope);
             match bypassed {
                 Ok(false) => {}
-                Ok(true) => return (Some(BREAK_GLASS.to_owned()), self.run(admitted).await),
+                Ok(true) => return (Some(BREAK_GLASS.to_owned()), self.run_ungated(admitted).await),
                 Err(error) => return (None, Err(error)),
             }
         }
         if admitted.kind() == OperationKind::Read && !gated {
             return (None, self.look(admitted).await);
         }
-        match gates::ask(admitted, |name| self.extension(name)).await {
-            Gated::Through => {}
-            Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),
-            Gated::Parked { gate, plan } => {
-                let parked = self.toolbelt.borrow_mut().park(admitted, plan.wait, plan.output, Clock);
-                return (Some(gate), parked);
+        // A gate's yes may be gone when the call is about to run: another call used it up, or an operator took it back.
+        let end = Instant::now() + GATES_TIME_MAX;
+        for _ in 0..GATES_ASKED_MAX {
+            match gates::ask(admitted, end, |name| self.extension(name)).await {
+                Gated::Through(mut passages) => match self.begin(admitted, &mut passages) {
+                    Ok(true) => return (None, self.run(admitted, &passages).await),
+                    Ok(false) => {}
+                    Err(error) => return (None, Err(error)),
+                },
+                Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),
+                Gated::Parked { gate, plan } => {
+                    let parked = self.toolbelt.borrow_mut().park(admitted, plan.wait, plan.output, Clock);
+                    return (Some(gate), parked);
+                }
             }
         }
-        (None, self.run(admitted).await)
+        let refused =
+            ApiError::new(Code::GateFailed, "the gates' answers did not last until the call could run; ask again");
+        (None, Err(Error::GateRefused(refused)))
+    }
+
+    /// Commits the intent, and what the gates' answers use up; `false` when one of them does not stand any more.
+    fn begin(&self, admitted: &Admitted, passages: &mut Passages) -> Result<bool> {
+        self.toolbelt.borrow_mut().begin(admitted, Clock, |tx| Ok(passages.pass(tx)?))
+    }
+
+    async fn run_ungated(&self, admitted: &Admitted) -> Result<CallResponse> {
+        let mut none = Passages::default();
+        self.begin(admitted, &mut none)?; // nothing that could be over
+        self.run(admitted, &none).await
     }
 
     /// A look that nobody judges: nothing is committed for it, before or after.
@@ -223,10 +250,13 @@ impl ExtensionHost {
         }
     }
 
-    async fn run(&self, admitted: &Admitted) -> Result<CallResponse> {
-        self.toolbelt.borrow_mut().begin(admitted, Clock)?;
+    /// Runs the handler of a call whose intent is on record. `passages` is what the call used up.
+    async fn run(&self, admitted: &Admitted, passages: &Passages) -> Result<CallResponse> {
+        failpoint!("host.before_handler");
         let invoked = self.invoke(admitted).await;
+        failpoint!("host.after_handler");
         let mut toolbelt = self.toolbelt.borrow_mut();
+        let mut did_nothing = true;
         let done = match invoked {
             Ok(Invoked::Output(output)) => return toolbelt.finish(admitted, output),
             Ok(Invoked::Wait(plan)) => toolbelt.park(admitted, plan.wait, plan.output, Clock),
@@ -238,7 +268,10 @@ impl ExtensionHost {
             }),
             Err(Failure::Refused(refusal)) => Err(refused(refusal)),
             Err(Failure::Unavailable(why)) => Err(unavailable(&why)),
-            Err(Failure::Failed(why)) if admitted.idempotent() => Err(unavailable(&why)),
+            Err(Failure::Failed(why)) if admitted.idempotent() => {
+                did_nothing = false;
+                Err(unavailable(&why))
+            }
             Err(Failure::Failed(why)) => {
                 tracing::error!(
                     operation = admitted.key().operation,
@@ -250,8 +283,13 @@ impl ExtensionHost {
             }
         };
         if done.is_err() {
-            // Nothing was done, or it may be done again: the request is open.
-            toolbelt.withdraw(admitted.key())?;
+            // The request is open. What may have been done keeps what it used up, for the same request alone.
+            toolbelt.withdraw(admitted.key(), |tx| {
+                if did_nothing {
+                    passages.give_back(tx)?;
+                }
+                Ok(())
+            })?;
         }
         done
     }

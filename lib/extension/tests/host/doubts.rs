@@ -151,12 +151,12 @@ async fn what_a_host_left_behind_is_in_doubt_from_the_next_start_unless_it_may_r
             ends.claimed.execution
         );
         assert_eq!(world.sql(&ended), 1);
-        assert_eq!(host.take_over().unwrap(), 0, "its own are under way");
+        assert_eq!(host.settle_left_behind().unwrap().doubted, 0, "its own are under way");
         assert_eq!(world.intents(), ["running"; 4]);
 
         let next = world.host("second");
-        assert_eq!(next.take_over().unwrap(), 2);
-        assert_eq!(next.take_over().unwrap(), 0);
+        assert_eq!(next.settle_left_behind().unwrap().doubted, 2);
+        assert_eq!(next.settle_left_behind().unwrap().doubted, 0);
         let left = world.texts("store.db", "SELECT operation || ' ' || state FROM intent ORDER BY 1");
         assert_eq!(left, ["lab.do running", "lab.once in_doubt", "lab.once in_doubt"]);
         assert_eq!(listed(&mut world, Window { before: None, limit: 10 }).0.len(), 2);
@@ -170,7 +170,7 @@ async fn what_a_host_left_behind_is_in_doubt_from_the_next_start_unless_it_may_r
     .await;
 }
 
-/// T14: of an operation that no release and no package has any more nobody knows whether it may run again.
+/// T14: of an operation that no release and no package has any more too: the intent itself says whether it may run again.
 #[tokio::test]
 async fn what_was_left_behind_of_an_operation_that_is_gone_is_in_doubt_however_much_of_it_there_is() {
     let (mut world, _, host) = World::lab();
@@ -178,10 +178,10 @@ async fn what_was_left_behind_of_an_operation_that_is_gone_is_in_doubt_however_m
     let execution = &speaker.claimed.execution;
     let many = format!(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1201)
-         INSERT INTO intent (execution_id, operation, request_id, request_digest, host, state, began_at_us)
-         SELECT '{execution}', 'gone.once', 'r' || i, zeroblob(32), 'a host that has ended', 'running', 1 FROM n"
+         INSERT INTO intent (execution_id, operation, request_id, request_digest, host, idempotent, state, began_at_us)
+         SELECT '{execution}', 'gone.once', 'r' || i, zeroblob(32), 'a host that has ended', 0, 'running', 1 FROM n"
     );
     assert_eq!(world.sql(&many), 1201);
-    assert_eq!(host.take_over().unwrap(), 1201);
+    assert_eq!(host.settle_left_behind().unwrap().doubted, 1201);
     assert_eq!(world.texts("store.db", "SELECT DISTINCT state FROM intent"), ["in_doubt"]);
 }

@@ -152,6 +152,41 @@ async fn whatever_is_not_one_of_the_three_answers_refuses() {
     .await;
 }
 
+/// G04: one deadline over the chain, however many gates there are: their sum never exceeds it.
+#[tokio::test(start_paused = true)]
+async fn a_chain_of_gates_takes_no_longer_than_one_deadline() {
+    locally(async {
+        let lab = Scripted::new(lab());
+        let gates: Vec<Rc<Scripted>> = ["g1", "g2", "g3", "g4", "g5"].map(|name| Scripted::new(gate(name))).into();
+        let mut all = vec![Rc::clone(&lab)];
+        all.extend(gates.iter().cloned());
+        let mut world = World::with(&all);
+        let (host, speaker) = (world.host("first"), world.speaker());
+        let total = conduit_extension::host::GATES_TIME_MAX;
+        let took = async |share: u32| {
+            for gate in &gates {
+                gate.judges(move |_| async move {
+                    tokio::time::sleep(total * share / 100).await;
+                    Ok(GateAnswer::LetThrough)
+                });
+            }
+            let begun = tokio::time::Instant::now();
+            let answer = speaker.call(&host, "lab.do", &format!("r{share}"), 1).await;
+            (begun.elapsed(), answer.map_err(|error| error.code))
+        };
+        for (share, asked) in [(30, 4), (99, 2), (200, 1)] {
+            gates.iter().for_each(|gate| gate.gated.borrow_mut().clear());
+            let (elapsed, answer) = took(share).await;
+            assert_eq!(answer.unwrap_err(), Code::GateFailed, "{share}");
+            assert!(elapsed >= total && elapsed < total + std::time::Duration::from_millis(50), "{share}: {elapsed:?}");
+            assert_eq!(gates.iter().filter(|gate| !gate.gated.borrow().is_empty()).count(), asked, "{share}");
+        }
+        assert!(lab.invoked.borrow().is_empty());
+        assert!(took(19).await.1.is_ok(), "together they are quick enough");
+    })
+    .await;
+}
+
 /// G01: a gate of an extension that is not active in the generation is none.
 #[tokio::test]
 async fn a_gate_is_asked_only_while_its_extension_is_active() {

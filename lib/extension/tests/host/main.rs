@@ -4,6 +4,8 @@ mod bypass;
 mod calls;
 mod doubts;
 mod gates;
+mod left_behind;
+mod passes;
 mod reads;
 mod replays;
 mod support;

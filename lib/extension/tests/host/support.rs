@@ -12,11 +12,12 @@ use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::source;
 use conduit_coordination::executions::{self, Claim, Claimed};
 use conduit_coordination::work::{self, NewWork};
+use conduit_extension::desk::Fault;
 use conduit_extension::host::ExtensionHost;
-use conduit_extension::{Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, StartCall};
+use conduit_extension::{Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, Pass, StartCall};
 use conduit_store::digest::hex;
 use conduit_store::lease::Demand;
-use conduit_store::{Clock, StateDir, Store, mint};
+use conduit_store::{Clock, StateDir, Store, Write, mint, named_params};
 use conduit_toolbelt::hosted::Hosted;
 use conduit_toolbelt::registry::{OperationKind, OperationSpec, Registration, Registry};
 use conduit_toolbelt::{Error, Grants, NewToken, token};
@@ -68,6 +69,8 @@ pub struct Scripted {
     start: RefCell<StartJudge>,
     pub invoked: RefCell<Vec<Invocation>>,
     pub gated: RefCell<Vec<GateCall>>,
+    /// What it says of each call that is about to run, in turn; in the end that it stands.
+    pub passes: RefCell<Vec<Pass>>,
 }
 
 impl Scripted {
@@ -80,6 +83,7 @@ impl Scripted {
             start: RefCell::new(Rc::new(|_| Box::pin(async { Ok(GateAnswer::LetThrough) }))),
             invoked: RefCell::default(),
             gated: RefCell::default(),
+            passes: RefCell::default(),
         })
     }
 
@@ -120,6 +124,23 @@ impl Extension for Scripted {
         self.gated.borrow_mut().push(call.clone());
         let judge = Rc::clone(&self.judge.borrow());
         judge(call.clone())
+    }
+
+    /// A pass that is used up is a row, so that what becomes of it is the transaction's.
+    fn pass(&self, call: &GateCall, tx: &Write<'_>) -> Result<Pass, Fault> {
+        let mut passes = self.passes.borrow_mut();
+        let pass = if passes.is_empty() { Pass::Free } else { passes.remove(0) };
+        if pass == Pass::Used {
+            let params = named_params! { ":id": format!("{} {}", self.registration.name, call.request_id) };
+            tx.execute("testing", "INSERT INTO pass (id) VALUES (:id)", params)?;
+        }
+        Ok(pass)
+    }
+
+    fn give_back(&self, call: &GateCall, tx: &Write<'_>) -> Result<(), Fault> {
+        let params = named_params! { ":id": format!("{} {}", self.registration.name, call.request_id) };
+        tx.execute("testing", "DELETE FROM pass WHERE id = :id", params)?;
+        Ok(())
     }
 
     fn start_gate<'a>(&'a self, call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {

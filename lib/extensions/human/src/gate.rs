@@ -3,18 +3,21 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use conduit_api::error::Diagnostic;
 use conduit_api::toolbelt::{Predicate, WaitInput, WaitMode};
 use conduit_api::{ApprovalId, UnixMicros, WorkId};
 use conduit_config::Snapshot;
 use conduit_coordination::events::source;
-use conduit_extension::desk::Desk;
-use conduit_extension::{Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, StartCall, WaitPlan};
-use conduit_store::Clock;
+use conduit_extension::desk::{Desk, Fault};
+use conduit_extension::{
+    Answer, Extension, Failure, GateAnswer, GateCall, Invocation, Invoked, Pass, StartCall, WaitPlan,
+};
 use conduit_store::digest::{Sha256Digest, sha256_parts};
+use conduit_store::{Clock, Write};
 use conduit_toolbelt::registry::Registration;
 use serde_json::{Map, Value, json};
 
-use crate::approvals::{Asked, AskedCall, Met, meet};
+use crate::approvals::{Asked, AskedCall, Met, give_back, meet, pass};
 use crate::rules::{self, Rules};
 use crate::{DECIDED, NAME, input};
 
@@ -40,7 +43,8 @@ impl Human {
         if let Some(config) = config {
             let (rules, faults) = rules::read(&config, "", self.desk.registry().catalogue(), None);
             if let Some(fault) = faults.first() {
-                return Err(Failure::Failed(format!("its settings have a fault at {}: {}", fault.pointer, fault.code)));
+                let Diagnostic { pointer, code, remedy } = fault;
+                return Err(Failure::Failed(format!("its settings have a fault at {pointer}: {code}; {remedy}")));
             }
             self.rules.replace(Some((generation, Rc::new(rules))));
         }
@@ -49,12 +53,18 @@ impl Human {
     }
 
     fn judge_call(&self, call: &GateCall) -> Result<GateAnswer, Failure> {
+        match self.asked(call)? {
+            Some(asked) => self.judge(&asked),
+            None => Ok(GateAnswer::LetThrough),
+        }
+    }
+
+    /// What is asked about `call`; nothing where no rule names it.
+    fn asked<'c>(&self, call: &'c GateCall) -> Result<Option<Asked<'c>>, Failure> {
         let who = &call.authority;
-        let Some(timeout_s) = self.rules()?.of_call(&who.scope_id, &call.operation) else {
-            return Ok(GateAnswer::LetThrough);
-        };
+        let Some(timeout_s) = self.rules()?.of_call(&who.scope_id, &call.operation) else { return Ok(None) };
         let digest = bytes_of(&call.call_digest).ok_or_else(|| Failure::Failed("the call has no digest".into()))?;
-        self.judge(&Asked {
+        Ok(Some(Asked {
             digest,
             work: &who.work_id,
             scope: &who.scope_id,
@@ -66,7 +76,7 @@ impl Human {
                 input: input::shown(&call.input),
             }),
             timeout_s,
-        })
+        }))
     }
 
     fn judge_start(&self, call: &StartCall) -> Result<GateAnswer, Failure> {
@@ -141,6 +151,22 @@ impl Extension for Human {
 
     fn gate<'a>(&'a self, call: &'a GateCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         Box::pin(async move { self.judge_call(call) })
+    }
+
+    fn pass(&self, call: &GateCall, tx: &Write<'_>) -> Result<Pass, Fault> {
+        match self.asked(call) {
+            Ok(Some(asked)) => pass(tx, &asked, Clock.now()),
+            Ok(None) => Ok(Pass::Free),
+            // The gate says why, when it is asked anew.
+            Err(_) => Ok(Pass::Over),
+        }
+    }
+
+    fn give_back(&self, call: &GateCall, tx: &Write<'_>) -> Result<(), Fault> {
+        match bytes_of(&call.call_digest) {
+            Some(digest) => give_back(tx, &call.authority.execution_id, &digest, &call.request_id),
+            None => Ok(()), // it used nothing up
+        }
     }
 
     fn start_gate<'a>(&'a self, call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {

@@ -43,8 +43,7 @@ pub fn registration() -> Registration {
     }
 }
 
-/// The faults of its settings, which stand at `pointer`; names are looked up in `catalogue` and in `scopes`, as the document
-/// has them.
-pub fn validate(config: &Value, pointer: &str, catalogue: &Catalogue, scopes: &Value) -> Vec<Diagnostic> {
-    rules::read(config, pointer, catalogue, Some(scopes)).1
+/// The faults of its settings, which stand at `pointer` of `document`; names are looked up in `catalogue` and in the document.
+pub fn validate(config: &Value, pointer: &str, catalogue: &Catalogue, document: &Value) -> Vec<Diagnostic> {
+    rules::read(config, pointer, catalogue, Some(document)).1
 }

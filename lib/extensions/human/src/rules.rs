@@ -60,18 +60,25 @@ impl Rules {
     }
 }
 
-/// The rules of `config`, which stands at `pointer`, and its faults. With `scopes`, the scopes of the document as written, a
-/// scope or a binding that is not there is one: a rule that is misspelt would guard nothing.
-pub fn read(config: &Value, pointer: &str, catalogue: &Catalogue, scopes: Option<&Value>) -> (Rules, Vec<Diagnostic>) {
-    let mut reader = Reader { catalogue, scopes, faults: Vec::new() };
+/// The rules of `config`, which stands at `pointer`, and its faults. With the `document` that it stands in, a scope or a
+/// binding that is not there is one, and so are operations of an extension that is not active: such a rule guards nothing.
+pub fn read(
+    config: &Value,
+    pointer: &str,
+    catalogue: &Catalogue,
+    document: Option<&Value>,
+) -> (Rules, Vec<Diagnostic>) {
+    let part = |name: &str| document.map(|document| document.get(name).unwrap_or(&Value::Null));
+    let mut reader = Reader { catalogue, scopes: part("scopes"), extensions: part("extensions"), faults: Vec::new() };
     let rules = reader.rules(config, pointer).unwrap_or_default();
     (rules, reader.faults)
 }
 
 struct Reader<'c> {
     catalogue: &'c Catalogue,
-    /// `None` when the settings were checked before.
+    /// What the document has for scopes and for extensions; `None` when the settings were checked before.
     scopes: Option<&'c Value>,
+    extensions: Option<&'c Value>,
     faults: Vec<Diagnostic>,
 }
 
@@ -152,23 +159,45 @@ impl Reader<'_> {
         if let Some(toolset) = name.strip_prefix('@') {
             match catalogue.toolset_operations(toolset) {
                 // Builtins pass no gate, so a toolset's are left out.
-                Some(members) => guard.names.extend(
-                    members.filter(|member| catalogue.owner_of(member).is_some_and(|o| o.is_some())).map(str::to_owned),
-                ),
+                Some(members) => {
+                    let owned = members.filter_map(|member| Some((member, catalogue.owner_of(member)??)));
+                    let (names, owners): (Vec<&str>, BTreeSet<&str>) = owned.unzip();
+                    guard.names.extend(names.into_iter().map(str::to_owned));
+                    owners.into_iter().for_each(|owner| self.active(owner, at));
+                }
                 None => self.fault(Rule::UnknownReference, at, unknown),
             }
         } else if let Some(extension) = name.strip_suffix(".*") {
             if catalogue.has_extension(extension) {
                 guard.extensions.insert(extension.to_owned());
+                self.active(extension, at);
             } else {
                 self.fault(Rule::UnknownReference, at, unknown);
             }
         } else {
             match catalogue.owner_of(name) {
-                Some(Some(_)) => _ = guard.names.insert(name.to_owned()),
+                Some(Some(owner)) => {
+                    guard.names.insert(name.to_owned());
+                    self.active(owner, at);
+                }
                 Some(None) => self.fault(Rule::InvalidValue, at, "remove it: builtin operations pass no gate"),
                 None => self.fault(Rule::UnknownReference, at, unknown),
             }
+        }
+    }
+
+    /// Notes an extension that the document does not have active: nobody can call what the rule names.
+    fn active(&mut self, extension: &str, at: &str) {
+        let Some(extensions) = self.extensions else { return };
+        let always = || self.catalogue.extensions().any(|(name, always)| always && name == extension);
+        // Without the field an entry enables; whatever else stands there is told at its own place.
+        let active = match extensions.get(extension) {
+            Some(said) => said.get("enabled").is_none_or(|enabled| enabled != &Value::Bool(false)),
+            None => always(),
+        };
+        if !active {
+            let remedy = format!("enable the extension {extension}, or remove the entry: it would guard nothing");
+            self.fault(Rule::UnknownReference, at, remedy);
         }
     }
 
@@ -314,7 +343,8 @@ mod tests {
             "rules": [{"operations": ["repo.merge"], "scopes": ["live", "lvie"]}],
             "starts": [{"bindings": ["deploy", "try", "dpeloy"]}, {"bindings": ["try"], "scopes": ["live"]}],
         });
-        let faults = read(&config, "/c", &catalogue(), Some(&scopes)).1;
+        let document = json!({"scopes": scopes});
+        let faults = read(&config, "/c", &catalogue(), Some(&document)).1;
         let found: Vec<(&str, &str)> = faults.iter().map(|f| (f.pointer.as_str(), f.code.as_str())).collect();
         assert_eq!(
             found,
@@ -325,6 +355,32 @@ mod tests {
             ]
         );
         // Scopes that are no object are told at their own place.
-        assert_eq!(read(&json!({"starts": [{"bindings": ["x"]}]}), "/c", &catalogue(), Some(&json!(3))).1, []);
+        let odd = json!({"scopes": 3});
+        assert_eq!(read(&json!({"starts": [{"bindings": ["x"]}]}), "/c", &catalogue(), Some(&odd)).1, []);
+    }
+
+    /// C01, G07
+    #[test]
+    fn a_rule_for_an_extension_that_is_not_active_is_a_fault_with_its_place_and_its_remedy() {
+        let catalogue = |always| {
+            let read = Toolset {
+                name: "repo.read".into(),
+                summary: "r".into(),
+                operations: vec![Member::new("repo.list", Version::new(0, 1, 0))],
+            };
+            let listing = Listing { extension: "repo", always, operations: &["repo.list"], toolsets: &[read] };
+            Catalogue::new(&[listing])
+        };
+        let config = json!({"rules": [{"operations": ["repo.list", "repo.*", "@repo.read"]}]});
+        let faults = |always, document: Value| read(&config, "/c", &catalogue(always), Some(&document)).1;
+        for silent in [json!({}), json!({"extensions": {"repo": {"enabled": false}}})] {
+            let found = faults(false, silent);
+            let places: Vec<&str> = found.iter().map(|fault| fault.pointer.as_str()).collect();
+            assert_eq!(places, ["/c/rules/0/operations/0", "/c/rules/0/operations/1", "/c/rules/0/operations/2"]);
+            assert!(found.iter().all(|fault| fault.code == "unknown_reference" && fault.remedy.contains("enable")));
+        }
+        assert_eq!(faults(false, json!({"extensions": {"repo": {}}})), []);
+        assert_eq!(faults(true, json!({})), []);
+        assert_eq!(faults(true, json!({"extensions": {"repo": {"enabled": false}}})).len(), 3);
     }
 }

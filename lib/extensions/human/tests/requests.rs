@@ -12,7 +12,7 @@ use conduit_coordination::queries::{Filter, Window};
 use conduit_coordination::work::{self, NewWork};
 use conduit_coordination::{Error, Result};
 use conduit_extension::desk::Desk;
-use conduit_extension::{Authority, Extension, Failure, GateAnswer, GateCall, StartCall};
+use conduit_extension::{Authority, Extension, Failure, GateAnswer, GateCall, Pass, StartCall};
 use conduit_extension_human::approvals::{self, Decision};
 use conduit_extension_human::{Human, NAME, registration, validate};
 use conduit_store::digest::{hex, sha256_parts};
@@ -58,7 +58,7 @@ impl World {
         let names = known.catalogue().clone();
         let references = Registered::of(known.catalogue().clone())
             .executor("shell", |_, _| Vec::new())
-            .extension_of_scopes(NAME, move |config, pointer, scopes| validate(config, pointer, &names, scopes));
+            .extension_of_document(NAME, move |config, pointer, document| validate(config, pointer, &names, document));
         ConfigService::new(state.clone(), file, Rc::new(references)).start(&mut store, Clock.now()).unwrap();
         let human = human(&state, known);
         Self { _base: base, state, store, human }
@@ -97,6 +97,25 @@ impl World {
 
     fn decide(&mut self, id: &ApprovalId, decision: Decision) -> Result<()> {
         self.store.write(|tx| approvals::decide(tx, id, decision, Some("a note"), "operator:ann", Clock.now()))
+    }
+
+    /// Has the call run, as the host does when it commits the intent.
+    fn pass(&mut self, call: &GateCall) -> Pass {
+        self.store.write(|tx| self.human.pass(call, tx)).unwrap()
+    }
+
+    /// Says that the call did nothing, as the host does when it withdraws the intent.
+    fn give_back(&mut self, call: &GateCall) {
+        self.store.write(|tx| self.human.give_back(call, tx)).unwrap();
+    }
+
+    fn state(&mut self, id: &ApprovalId) -> String {
+        self.texts(&format!("SELECT state FROM approval WHERE id = '{id}'")).remove(0)
+    }
+
+    fn sql(&mut self, sql: &str) -> usize {
+        let changed: conduit_store::Result<usize> = self.store.write(|tx| tx.execute("testing", sql, []));
+        changed.unwrap()
     }
 
     fn listed(&mut self) -> Vec<ApprovalView> {
@@ -169,10 +188,111 @@ async fn one_call_makes_one_request_and_an_approval_is_used_up_by_exactly_one_ca
     assert_eq!(world.texts("SELECT actor FROM event WHERE type = 'human.decided'"), ["operator:ann"]);
     assert_ne!(parked(world.human.gate(&call(&mine, "s", 2)).await), id, "another input");
     assert_ne!(parked(world.human.gate(&call(&other, "s", 1)).await), id, "another Work");
-    assert_eq!(world.human.gate(&call(&mine, "s", 1)).await, Ok(GateAnswer::LetThrough));
+    for request in ["s", "t"] {
+        let judged = world.human.gate(&call(&mine, request, 1)).await;
+        assert_eq!(judged, Ok(GateAnswer::LetThrough), "nothing is used up by asking");
+    }
+    assert_eq!(world.pass(&call(&mine, "s", 1)), Pass::Used);
     assert_eq!(world.human.gate(&call(&mine, "s", 1)).await, Ok(GateAnswer::LetThrough), "the same request");
+    assert_eq!(world.pass(&call(&mine, "s", 1)), Pass::Free, "which used it up before");
+    assert_eq!(world.pass(&call(&mine, "t", 1)), Pass::Over, "what was let through before is not any more");
     assert_ne!(parked(world.human.gate(&call(&mine, "t", 1)).await), id, "another request is another call");
     assert!(is_illegal(&world.decide(&id, ONCE)), "it is used up");
+}
+
+/// G07: an approval is one for what was done: a call that did nothing gives it back, and one that may have done it does not.
+#[tokio::test]
+async fn an_approval_that_is_given_back_lets_the_same_call_through_again_unless_its_work_or_its_call_went_on() {
+    let mut world = World::new();
+    let claimed = world.claim();
+    let id = parked(world.human.gate(&call(&claimed, "r", 1)).await);
+    world.decide(&id, ONCE).unwrap();
+    for request in ["r", "s"] {
+        assert_eq!(world.pass(&call(&claimed, request, 1)), Pass::Used);
+        assert_eq!(world.state(&id), "consumed");
+        for _ in 0..2 {
+            world.give_back(&call(&claimed, request, 1)); // twice changes nothing
+            assert_eq!(world.state(&id), "approved");
+        }
+    }
+    // Another request of the same call, or another call, gives nothing back.
+    assert_eq!(world.pass(&call(&claimed, "t", 1)), Pass::Used);
+    for other in [call(&claimed, "u", 1), call(&claimed, "t", 2)] {
+        world.give_back(&other);
+    }
+    assert_eq!(world.state(&id), "consumed");
+    // The same call was made meanwhile, and waits on a request of its own.
+    let newer = parked(world.human.gate(&call(&claimed, "v", 1)).await);
+    world.give_back(&call(&claimed, "t", 1));
+    assert_eq!(world.state(&id), "consumed");
+    world.decide(&newer, ONCE).unwrap();
+    assert_eq!(world.pass(&call(&claimed, "v", 1)), Pass::Used);
+    let cancelled: Result<()> = world.store.write(|tx| work::cancel(tx, &claimed.work, "operator:local", Clock.now()));
+    cancelled.unwrap();
+    world.give_back(&call(&claimed, "v", 1));
+    assert_eq!(world.state(&newer), "consumed", "its Work has ended");
+}
+
+/// G07: between a gate's yes and the call, an operator may take it back and time may end it.
+#[tokio::test]
+async fn an_approval_that_ended_before_the_call_could_run_does_not_let_it_run() {
+    let mut world = World::new();
+    let claimed = world.claim();
+    let asked = call(&claimed, "r", 1);
+    let id = parked(world.human.gate(&asked).await);
+    assert_eq!(world.pass(&asked), Pass::Over, "nobody decided");
+    world.decide(&id, ONCE).unwrap();
+    world.decide(&id, Decision::Deny).unwrap();
+    assert_eq!(world.pass(&asked), Pass::Over, "it was taken back");
+    let until = Some(Clock.now().wall.plus(60_000_000));
+    world.decide(&id, Decision::Approve { reach: Reach::Until, until }).unwrap();
+    assert_eq!((world.pass(&asked), world.pass(&asked)), (Pass::Free, Pass::Free));
+    world.sql("UPDATE approval SET until_us = 1");
+    assert_eq!(world.pass(&asked), Pass::Over, "its time has passed");
+    let unnamed = GateCall { operation: "repo.list".into(), ..asked };
+    assert_eq!(world.pass(&unnamed), Pass::Free, "no rule names it");
+}
+
+/// M06, G07: kept for 90 days after nothing meets them any more; what stands is kept, however old.
+#[tokio::test]
+async fn a_request_goes_ninety_days_after_it_was_over_and_what_stands_stays() {
+    let mut world = World::new();
+    let (used, work, pending, until) = (world.claim(), world.claim(), world.claim(), world.claim());
+    let mut ids = Vec::new();
+    for claimed in [&used, &work, &pending, &until] {
+        ids.push(parked(world.human.gate(&call(claimed, "r", 1)).await));
+    }
+    world.decide(&ids[0], ONCE).unwrap();
+    assert_eq!(world.pass(&call(&used, "r", 1)), Pass::Used);
+    world.decide(&ids[1], Decision::Approve { reach: Reach::Work, until: None }).unwrap();
+    let later = Some(Clock.now().wall.plus(60_000_000));
+    world.decide(&ids[3], Decision::Approve { reach: Reach::Until, until: later }).unwrap();
+    let now = Clock.now();
+    let sweep = |world: &mut World, after_us: i64| -> usize {
+        let swept: Result<usize> = world.store.write(|tx| approvals::sweep(tx, now.plus(after_us)));
+        swept.unwrap()
+    };
+    let due: Result<i64> = world.store.read(|r| approvals::next_due(r, now));
+    let due = due.unwrap();
+    assert!(due <= now.wall.0 + approvals::KEEP_US && due > now.wall.0, "{due}");
+    assert_eq!(sweep(&mut world, approvals::KEEP_US - 60_000_000), 0);
+    // The one that was used up at once, then those whose own minute is over.
+    assert_eq!(sweep(&mut world, approvals::KEEP_US), 1);
+    assert_eq!(sweep(&mut world, approvals::KEEP_US), 0);
+    // Broken in the middle, nothing is gone; then all of it.
+    world.sql("CREATE TRIGGER broken BEFORE DELETE ON approval WHEN old.state = 'approved' BEGIN SELECT RAISE(ABORT, 'broken'); END");
+    let broken: Result<usize> = world.store.write(|tx| approvals::sweep(tx, now.plus(approvals::KEEP_US + 61_000_000)));
+    broken.unwrap_err();
+    assert_eq!(world.texts("SELECT id FROM approval").len(), 3);
+    world.sql("DROP TRIGGER broken");
+    assert_eq!(sweep(&mut world, approvals::KEEP_US + 61_000_000), 2);
+    assert_eq!(sweep(&mut world, 100 * approvals::KEEP_US), 0);
+    assert_eq!(world.texts("SELECT id FROM approval"), [ids[1].as_str()]);
+    let cancelled: Result<()> = world.store.write(|tx| work::cancel(tx, &work.work, "operator:local", now));
+    cancelled.unwrap();
+    assert_eq!(sweep(&mut world, approvals::KEEP_US - 1), 0);
+    assert_eq!(sweep(&mut world, approvals::KEEP_US), 1);
+    assert_eq!(world.texts("SELECT id FROM approval"), Vec::<String>::new());
 }
 
 /// G07

@@ -6,7 +6,7 @@
 
 use conduit_api::ExecutionId;
 use conduit_store::digest::Sha256Digest;
-use conduit_store::{Now, Read, Write, column_id, named_params};
+use conduit_store::{Now, Read, Write, named_params};
 
 use crate::error::{Error, Result};
 
@@ -34,61 +34,29 @@ const FIND: &str = "
     SELECT request_digest, host, state FROM intent
      WHERE execution_id = :execution AND operation = :operation AND request_id = :request";
 const PUT: &str = "
-    INSERT INTO intent (execution_id, operation, request_id, request_digest, host, state, began_at_us)
-    VALUES (:execution, :operation, :request, :digest, :host, 'running', :at)
-    ON CONFLICT (execution_id, operation, request_id) DO UPDATE SET host = :host, began_at_us = :at WHERE state = 'running'";
+    INSERT INTO intent (execution_id, operation, request_id, request_digest, host, idempotent, state, began_at_us)
+    VALUES (:execution, :operation, :request, :digest, :host, :idempotent, 'running', :at)
+    ON CONFLICT (execution_id, operation, request_id) DO UPDATE SET host = :host, idempotent = :idempotent, began_at_us = :at
+     WHERE state = 'running'";
 const DOUBT: &str = "
     UPDATE intent SET state = 'in_doubt'
      WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND state = 'running'";
 const DELETE: &str = "
     DELETE FROM intent
      WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND host = :host AND state = 'running'";
-
-const LEFT: &str = "
-    SELECT i.execution_id, i.operation, i.request_id, e.finished_at_us IS NOT NULL AS ended
-      FROM intent i JOIN execution e ON e.id = i.execution_id
-     WHERE i.state = 'running' AND i.host <> :host
-       AND (i.execution_id, i.operation, i.request_id) > (:execution, :operation, :request)
-     ORDER BY i.execution_id, i.operation, i.request_id LIMIT :rows";
-const FORGET: &str = "
+const DOUBT_LEFT: &str = "
+    UPDATE intent SET state = 'in_doubt' WHERE state = 'running' AND idempotent = 0 AND host <> :host";
+const DROP_LEFT: &str = "
     DELETE FROM intent
-     WHERE execution_id = :execution AND operation = :operation AND request_id = :request AND state = 'running'";
+     WHERE state = 'running' AND idempotent = 1 AND host <> :host AND ended_at_us IS NOT NULL";
 
-/// A request that a host which has ended left behind.
-#[derive(Debug)]
-pub(super) struct Left {
-    pub key: RequestKey,
-    /// Whether its execution has ended, so that nobody can ask again.
-    pub ended: bool,
-}
-
-/// At most `rows` requests that other hosts than `host` left behind, in the order of keys, after the key `after`.
-pub(super) fn left_behind(r: &Read<'_>, host: &str, after: Option<&RequestKey>, rows: i64) -> Result<Vec<Left>> {
-    let (execution, operation, request) =
-        after.map_or(("", "", ""), |key| (key.execution.as_str(), &key.operation, &key.request_id));
-    let params = named_params! {
-        ":host": host, ":execution": execution, ":operation": operation, ":request": request, ":rows": rows,
-    };
-    Ok(r.all("looking for intents that were left behind", LEFT, params, |row| {
-        let key = RequestKey {
-            execution: column_id(row, "execution_id")?,
-            operation: row.get("operation")?,
-            request_id: row.get("request_id")?,
-        };
-        Ok(Left { key, ended: row.get("ended")? })
-    })?)
-}
-
-/// Throws away what nobody can ask for again and what did no harm if it ran.
-pub(super) fn forget(tx: &Write<'_>, key: &RequestKey) -> Result<()> {
-    tx.execute(
-        "forgetting an intent",
-        FORGET,
-        named_params! {
-            ":execution": key.execution.as_str(), ":operation": key.operation, ":request": key.request_id,
-        },
-    )?;
-    Ok(())
+/// What became of the requests that hosts which have ended left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// They may not run again, and are for an operator from now on.
+    pub doubted: usize,
+    /// They might run again, but their execution has ended, so nobody can ask.
+    pub dropped: usize,
 }
 
 /// Looks a request up. Error: `request_conflict` when another body was asked under the same ID.
@@ -113,13 +81,20 @@ pub(super) fn find(r: &Read<'_>, key: &RequestKey, digest: &Sha256Digest, host: 
 }
 
 /// Records that the handler of this request is about to run, here.
-pub(super) fn put(tx: &Write<'_>, key: &RequestKey, digest: &Sha256Digest, host: &str, now: Now) -> Result<()> {
+pub(super) fn put(
+    tx: &Write<'_>,
+    key: &RequestKey,
+    digest: &Sha256Digest,
+    idempotent: bool,
+    host: &str,
+    now: Now,
+) -> Result<()> {
     tx.execute(
         "recording an intent",
         PUT,
         named_params! {
             ":execution": key.execution.as_str(), ":operation": key.operation, ":request": key.request_id,
-            ":digest": digest, ":host": host, ":at": now.wall.0,
+            ":digest": digest, ":host": host, ":idempotent": idempotent, ":at": now.wall.0,
         },
     )?;
     Ok(())
@@ -148,4 +123,12 @@ pub(super) fn remove(tx: &Write<'_>, key: &RequestKey, host: &str) -> Result<boo
         },
     )?;
     Ok(removed > 0)
+}
+
+/// Settles what other hosts than `host` left behind; a host does so before it takes its first call, and no two hosts live at
+/// once. What may run again stays as it is while somebody can ask for it: the row tells a changed request from the same one.
+pub(super) fn settle(tx: &Write<'_>, host: &str) -> Result<LeftBehind> {
+    let doubted = tx.execute("doubting what was left behind", DOUBT_LEFT, named_params! { ":host": host })?;
+    let dropped = tx.execute("dropping what was left behind", DROP_LEFT, named_params! { ":host": host })?;
+    Ok(LeftBehind { doubted, dropped })
 }

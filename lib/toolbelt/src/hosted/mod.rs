@@ -16,7 +16,7 @@ use conduit_api::{ApiError, Code, ExecutionId, ScopeId};
 use conduit_config::Snapshot;
 use conduit_coordination::bypasses;
 use conduit_store::digest::{Sha256Digest, canonical_json, hex, sha256_parts};
-use conduit_store::{Clock, Fenced, Now, Read, TimeSource, named_params};
+use conduit_store::{Clock, Fenced, Now, Read, TimeSource, Write, named_params};
 use serde_json::{Map, Value};
 
 use crate::access::{Access, Known, Noted};
@@ -30,10 +30,7 @@ use crate::{call, replay};
 
 pub use action::{Action, Asked};
 use intent::Found;
-pub use intent::RequestKey;
-
-/// Requests that were left behind and are looked at in one transaction.
-const LEFT_ROWS: i64 = 500;
+pub use intent::{LeftBehind, RequestKey};
 
 /// The toolbelt as the extension host uses it.
 #[derive(Debug)]
@@ -46,10 +43,10 @@ pub struct Hosted {
 /// What a call came to before its handler.
 #[derive(Debug)]
 pub enum Admission {
-    /// It was carried out before; this is its answer.
-    Done(CallResponse),
+    /// It was carried out before; this is its answer, and who asked.
+    Done(CallResponse, Box<TokenRecord>),
     /// This host carries it out at this moment; its answer is this one's too.
-    UnderWay(RequestKey),
+    UnderWay(RequestKey, Box<TokenRecord>),
     Admitted(Box<Admitted>),
 }
 
@@ -127,38 +124,11 @@ impl Hosted {
         Ok(Self { access: Access::open(state, registry)?, host })
     }
 
-    /// Looks through what hosts that have ended left behind: no other host runs beside this one, by the scheduler's lock. What
-    /// may have happened and must not happen again is in doubt from now on, and so listed, whether somebody asks again or not
-    /// (design §9.5); what may be done again stays for who asks, and goes when nobody can. Returns how many are in doubt by it.
-    pub fn take_over(&mut self) -> Result<usize> {
-        let Self { access: Access { store, look, .. }, host } = self;
-        // Packages' operations are known by the generation that is active.
-        if let Err(error) = store.read(|r| look.live.active(r).map(drop)) {
-            tracing::warn!(%error, "what was left behind is looked at without the active generation");
-        }
-        let registry = look.registry();
-        let (mut after, mut doubted) = (None, 0);
-        loop {
-            let left = store.read(|r| intent::left_behind(r, host, after.as_ref(), LEFT_ROWS))?;
-            let Some(last) = left.last() else { return Ok(doubted) };
-            after = Some(last.key.clone());
-            doubted += store.write(|tx| {
-                let mut doubted = 0;
-                for intent::Left { key, ended } in &left {
-                    // Of an operation that is gone nobody knows whether it may be done again.
-                    let repeatable = registry.operation(&key.operation).is_some_and(|known| known.spec.idempotent);
-                    match (repeatable, ended) {
-                        (false, _) => {
-                            intent::doubt(tx, key)?;
-                            doubted += 1;
-                        }
-                        (true, true) => intent::forget(tx, key)?,
-                        (true, false) => {}
-                    }
-                }
-                Ok::<_, Error>(doubted)
-            })?;
-        }
+    /// Settles the requests that earlier hosts left behind, before this one takes its first call: one that may not run twice
+    /// is in doubt from now on, whether anybody asks for it again or not.
+    pub fn settle_left_behind(&mut self) -> Result<LeftBehind> {
+        let Self { access, host } = self;
+        access.store.write(|tx| intent::settle(tx, host))
     }
 
     /// Checks 1 to 5, the schema, and what is known of the request: in one view, with nothing written but a doubt.
@@ -188,18 +158,18 @@ impl Hosted {
                 request_id: request.request_id.clone().ok_or_else(no_request_id)?,
             };
             if let Some(output) = replay::find(r, &key.execution, &key.operation, &key.request_id, &request.input)? {
-                return Ok(Looked::Done(output));
+                return Ok(Looked::Done(output, Box::new(authorized.into_token())));
             }
             let digest = replay::request_digest(&key.operation, &request.input);
             let found = intent::find(r, &key, &digest, host)?;
             Ok::<_, Error>(Looked::Open(Box::new(Open { authorized, snapshot, key, digest, found })))
         })?;
         let Open { authorized, snapshot, key, digest: request_digest, found } = match looked {
-            Looked::Done(output) => return Ok(Admission::Done(CallResponse::replayed(output))),
+            Looked::Done(output, token) => return Ok(Admission::Done(CallResponse::replayed(output), token)),
             Looked::Open(open) => *open,
         };
         if found == Found::UnderWay && under_way(&key) {
-            return Ok(Admission::UnderWay(key));
+            return Ok(Admission::UnderWay(key, Box::new(authorized.into_token())));
         }
         let registry = Rc::clone(self.access.look.registry());
         let known = registry.operation(&key.operation).ok_or(Error::Refused { rule: check::rule::UNDECLARED })?;
@@ -244,13 +214,30 @@ impl Hosted {
     }
 
     /// Decides once more, since gates take their time, and commits the intent under the lease: from here on the handler
-    /// may run.
+    /// may run. What the gates' answers use up goes in the same commit: `pass` says whether they still stand. Returns `false`,
+    /// with nothing written, when one does not.
     ///
-    /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile.
-    pub fn begin(&mut self, admitted: &Admitted, time: impl TimeSource) -> Result<()> {
+    /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile; `pass`'s own.
+    pub fn begin(
+        &mut self,
+        admitted: &Admitted,
+        time: impl TimeSource,
+        pass: impl FnOnce(&Write<'_>) -> Result<bool>,
+    ) -> Result<bool> {
         self.decide_again(admitted, &time)?;
         let host = self.host.clone();
-        self.fenced(admitted, time, |tx| intent::put(tx, &admitted.key, &admitted.request_digest, &host, tx.now()))
+        let begun = self.fenced(admitted, time, |tx| {
+            if !pass(tx)? {
+                return Err(NotBegun::PassOver);
+            }
+            let Admitted { key, request_digest, idempotent, .. } = admitted;
+            Ok(intent::put(tx, key, request_digest, *idempotent, &host, tx.now())?)
+        });
+        match begun {
+            Ok(()) => Ok(true),
+            Err(NotBegun::PassOver) => Ok(false),
+            Err(NotBegun::Failed(error)) => Err(error),
+        }
     }
 
     /// Checks 1 to 4 by the generation that is active now, which it returns: a reload revokes at once (T07), also what a gate
@@ -280,10 +267,11 @@ impl Hosted {
         Ok(CallResponse::new(output))
     }
 
-    /// Takes the intent away: nothing was done, and the same request may be made again.
-    pub fn withdraw(&mut self, key: &RequestKey) -> Result<()> {
+    /// Takes the intent away, so that the same request may be made again. `give_back` undoes, in the same commit, what was used
+    /// up for it; it is asked only where there was an intent.
+    pub fn withdraw(&mut self, key: &RequestKey, give_back: impl FnOnce(&Write<'_>) -> Result<()>) -> Result<()> {
         let Self { access, host } = self;
-        access.store.write(|tx| intent::remove(tx, key, host).map(drop))
+        access.store.write(|tx| if intent::remove(tx, key, host)? { give_back(tx) } else { Ok(()) })
     }
 
     /// Marks a request of which nobody can say whether it was carried out.
@@ -337,14 +325,22 @@ impl Hosted {
         })
     }
 
-    /// Keeps the record of a call and turns a fault into what the caller is told. `gate` is the one that parked or refused
-    /// it (G05).
-    pub fn answered<T>(&mut self, call: &HostCall, gate: Option<&str>, done: Result<T>) -> Result<T, ApiError> {
-        let known = call.bearer().map(|bearer| self.access.known(&bearer));
-        let token = known.and_then(|known| known.ok()?.token);
+    /// Keeps the record of a call and turns a fault into what the caller is told. `caller` is the token that admission found;
+    /// for a call that was not admitted it is looked up, if there is one. `gate` is the one that parked or refused it (G05).
+    pub fn answered<T>(
+        &mut self,
+        call: &HostCall,
+        caller: Option<&TokenRecord>,
+        gate: Option<&str>,
+        done: Result<T>,
+    ) -> Result<T, ApiError> {
+        let looked_up = match caller {
+            Some(_) => None,
+            None => call.bearer().and_then(|bearer| self.access.known(&bearer).ok()?.token),
+        };
         let noted = Noted {
             socket: &call.execution_id,
-            token: token.as_ref(),
+            token: caller.or(looked_up.as_ref()),
             operation: &call.request.operation,
             request_id: call.request.request_id.as_deref(),
             gate,
@@ -363,18 +359,31 @@ impl Hosted {
     }
 
     /// Runs `change` under the caller's lease, after its token was looked at again.
-    fn fenced<T>(
+    fn fenced<T, E: From<Error> + From<conduit_store::Error>>(
         &mut self,
         admitted: &Admitted,
         time: impl TimeSource,
-        change: impl FnOnce(&Fenced<'_>) -> Result<T>,
-    ) -> Result<T> {
+        change: impl FnOnce(&Fenced<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let authorized = &admitted.authorized;
         self.access.store.fenced(authorized.fence(), authorized.demand(), time, |tx| {
-            let token = token::lookup(tx, &admitted.bearer)?;
+            let token = token::lookup(tx, &admitted.bearer).map_err(Error::from)?;
             check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
             change(tx)
         })
+    }
+}
+
+/// Why nothing was begun.
+enum NotBegun {
+    /// What a gate had let through does not stand any more.
+    PassOver,
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for NotBegun {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
 }
 
@@ -385,7 +394,7 @@ fn has_ended(r: &Read<'_>, execution: &ExecutionId) -> Result<bool> {
 
 /// What one view said of a call.
 enum Looked {
-    Done(Value),
+    Done(Value, Box<TokenRecord>),
     Open(Box<Open>),
 }
 

@@ -141,15 +141,15 @@ impl Play<'_> {
         let under_way = |key: &RequestKey| running.iter().any(|one| one.admitted.key() == key);
         let admitted = match self.release.hosted.admit(&call_of_host, under_way, self.now) {
             Ok(Admission::Admitted(admitted)) => admitted,
-            Ok(Admission::Done(_)) => return (Answer::Replayed, None),
-            Ok(Admission::UnderWay(_)) => return (Answer::UnderWay, None),
+            Ok(Admission::Done(..)) => return (Answer::Replayed, None),
+            Ok(Admission::UnderWay(..)) => return (Answer::UnderWay, None),
             Err(error) => return (refused(&error), None),
         };
         if admitted.kind() == OperationKind::Read {
             return (Answer::Done, None);
         }
         let between = call.between.as_deref().map(|step| self.step(step));
-        if let Err(error) = self.release.hosted.begin(&admitted, self.now) {
+        if let Err(error) = self.release.hosted.begin(&admitted, self.now, |_| Ok(true)) {
             return (refused(&error), between);
         }
         self.running.push(Running { admitted, body: call.body });
@@ -192,13 +192,13 @@ impl Play<'_> {
                 match done {
                     Ok(()) => return Answer::Done,
                     Err(error) => {
-                        hosted.withdraw(&key).expect("an intent that is taken away");
+                        hosted.withdraw(&key, |_| Ok(())).expect("an intent that is taken away");
                         return refused(&error);
                     }
                 }
             }
         };
-        hosted.withdraw(&key).expect("an intent that is taken away");
+        hosted.withdraw(&key, |_| Ok(())).expect("an intent that is taken away");
         Answer::refused(code, None)
     }
 }

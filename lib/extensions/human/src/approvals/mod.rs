@@ -6,7 +6,11 @@
 mod decide;
 mod rows;
 mod shown;
+mod sweep;
+mod used;
 
 pub use decide::{Decision, decide};
 pub(crate) use rows::{Asked, AskedCall, Met, meet};
 pub use shown::{STATES, get, list};
+pub use sweep::{KEEP_US, next_due, sweep};
+pub(crate) use used::{give_back, pass};

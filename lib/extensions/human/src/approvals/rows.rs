@@ -1,4 +1,4 @@
-//! The rows as the gate meets them, each meeting in one transaction.
+//! The rows as the gate meets them, each meeting in one transaction. Nothing is used up here: see [`super::used`].
 
 use conduit_api::views::Reach;
 use conduit_api::{ApprovalId, EventId, ExecutionId, ScopeId, UnixMicros, WorkId};
@@ -11,6 +11,7 @@ use conduit_store::digest::Sha256Digest;
 use conduit_store::{Now, Row, RowResult, Write, column_id, mint, named_params};
 use serde_json::{Map, Value};
 
+use super::used;
 use crate::verdict::{self, Standing, Verdict};
 use crate::{REQUESTED, SOURCE};
 
@@ -51,19 +52,9 @@ pub(crate) enum Met {
 const OPEN: &str = "
     SELECT id, state, reach, until_us, used_execution_id, note, expires_at_us FROM approval INDEXED BY approval_open
      WHERE work_id = :work AND call_digest = :digest AND open = 1";
-const USED: &str = "
-    SELECT EXISTS (SELECT 1 FROM approval INDEXED BY approval_used
-                    WHERE used_execution_id = :execution AND call_digest = :digest AND state = 'consumed'
-                      AND used_request_id = :request)";
-const TAKE: &str = "
-    UPDATE approval SET used_execution_id = :execution, revision = revision + 1 WHERE id = :id AND state = 'approved'";
-const CONSUME: &str = "
-    UPDATE approval SET state = 'consumed', open = 0, used_execution_id = :execution, used_request_id = :request,
-                        revision = revision + 1
-     WHERE id = :id AND state = 'approved'";
-const EXPIRE: &str =
-    "UPDATE approval SET state = 'expired', open = 0, revision = revision + 1 WHERE id = :id AND state = 'pending'";
-const CLOSE: &str = "UPDATE approval SET open = 0, revision = revision + 1 WHERE id = :id";
+const EXPIRE: &str = "UPDATE approval SET state = 'expired', open = 0, closed_at_us = :at, revision = revision + 1 WHERE id = :id AND state = 'pending'";
+const CLOSE: &str =
+    "UPDATE approval SET open = 0, closed_at_us = :at, revision = revision + 1 WHERE id = :id AND open = 1";
 const INSERT: &str = "
     INSERT INTO approval (id, call_digest, work_id, scope_id, binding, execution_id, operation, input, state, open,
                           created_at_us, expires_at_us)
@@ -75,34 +66,21 @@ const CAUSE_OF_START: &str = "SELECT created_event_id AS cause FROM work WHERE i
 pub(crate) fn meet(tx: &Write<'_>, asked: &Asked<'_>, snapshot: &Snapshot, now: Now) -> Result<Met, Fault> {
     // The same request is the same call: it was let through before, and nothing says that it was carried out.
     if let Some(call) = &asked.call
-        && is_used_by(tx, asked, call)?
+        && used::is_by(tx, asked, call)?
     {
         return Ok(Met::Through);
     }
-    let params = named_params! { ":work": asked.work.as_str(), ":digest": asked.digest };
-    let Some((id, standing)) = tx.optional("looking for an approval", OPEN, params, standing)? else {
+    let Some((id, standing)) = open(tx, asked)? else {
         return ask(tx, asked, snapshot, now);
     };
     let execution = asked.call.as_ref().map(|call| call.execution);
     let expires_at = if let Standing::Pending { expires_at } = &standing { *expires_at } else { None };
     match verdict::decide(standing, execution, now.wall) {
-        Verdict::Through => Ok(Met::Through),
-        Verdict::Take => {
-            let execution = execution.map(ExecutionId::as_str);
-            tx.execute("taking an approval", TAKE, named_params! { ":id": id.as_str(), ":execution": execution })?;
-            Ok(Met::Through)
-        }
-        Verdict::Consume => {
-            let params = named_params! {
-                ":id": id.as_str(), ":execution": execution.map(ExecutionId::as_str),
-                ":request": asked.call.as_ref().map(|call| call.request_id),
-            };
-            tx.execute("using an approval up", CONSUME, params)?;
-            Ok(Met::Through)
-        }
+        // What it uses up goes when the call is about to run.
+        Verdict::Through | Verdict::Take | Verdict::Consume => Ok(Met::Through),
         Verdict::Park => Ok(Met::Wait { approval: id, expires_at }),
         Verdict::Expire => {
-            tx.execute("ending a request", EXPIRE, named_params! { ":id": id.as_str() })?;
+            tx.execute("ending a request", EXPIRE, named_params! { ":id": id.as_str(), ":at": now.wall.0 })?;
             let message = format!("nobody decided about {id} in time; the same call asks again");
             Ok(Met::Refuse(OperationError::new("approval_expired", message)))
         }
@@ -112,17 +90,16 @@ pub(crate) fn meet(tx: &Write<'_>, asked: &Asked<'_>, snapshot: &Snapshot, now: 
             Ok(Met::Refuse(OperationError::new("approval_denied", message)))
         }
         Verdict::AskAnew => {
-            tx.execute("ending an approval", CLOSE, named_params! { ":id": id.as_str() })?;
+            tx.execute("ending an approval", CLOSE, named_params! { ":id": id.as_str(), ":at": now.wall.0 })?;
             ask(tx, asked, snapshot, now)
         }
     }
 }
 
-fn is_used_by(tx: &Write<'_>, asked: &Asked<'_>, call: &AskedCall<'_>) -> Result<bool, Fault> {
-    let params = named_params! {
-        ":execution": call.execution.as_str(), ":digest": asked.digest, ":request": call.request_id,
-    };
-    Ok(tx.one("looking for an approval", USED, params, |row| row.get(0))?)
+/// The one request that is open for this call.
+pub(super) fn open(tx: &Write<'_>, asked: &Asked<'_>) -> Result<Option<(ApprovalId, Standing)>, Fault> {
+    let params = named_params! { ":work": asked.work.as_str(), ":digest": asked.digest };
+    Ok(tx.optional("looking for an approval", OPEN, params, standing)?)
 }
 
 fn standing(row: &Row<'_>) -> RowResult<(ApprovalId, Standing)> {
