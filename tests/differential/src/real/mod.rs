@@ -382,7 +382,7 @@ impl<'w> Play<'w> {
         let name = format!("host {}.{}", self.world.ran, self.hosts);
         let registry = Rc::clone(&self.release.registry);
         let mut hosted = Hosted::open(&self.world.state_path(), registry, name).expect("a host");
-        hosted.take_over().expect("what was left behind");
+        hosted.settle_left_behind().expect("what was left behind");
         self.release.hosted = hosted;
     }
 
