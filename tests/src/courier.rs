@@ -81,6 +81,12 @@ pub fn asked(suite: &Suite, kind: &str, work: &WorkId) -> Vec<Value> {
     whole.filter(|question| question["kind"] == kind && of(question).as_deref() == Some(work.as_str())).collect()
 }
 
+/// How many questions it was asked so far, about whatever Work.
+pub fn questions(suite: &Suite) -> usize {
+    let journal = fs::read_to_string(yard(suite.home()).join("asked")).unwrap_or_default();
+    journal.lines().count()
+}
+
 /// The executions that ran a process, in order.
 pub fn ran(suite: &Suite) -> Vec<String> {
     let ran = fs::read_to_string(yard(suite.home()).join("ran")).unwrap_or_default();

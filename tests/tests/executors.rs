@@ -5,7 +5,7 @@ use std::path::Path;
 use conduit_api::views::{ConfigReply, ExecutionView, HealthView, PackageView, WorkView};
 use conduit_api::{EventId, WorkId};
 use conduit_client::ClientError;
-use conduit_tests::courier::{self, asked, ran, relent, tell};
+use conduit_tests::courier::{self, asked, questions, ran, relent, tell};
 use conduit_tests::{Suite, config, until};
 use serde_json::{Value, json};
 
@@ -215,6 +215,32 @@ fn a_scheduler_killed_while_an_executor_plans_or_judges_starts_the_process_once(
     assert!(!token.is_empty());
     let kept: Vec<String> = suite.executions(&work)[0].usage.iter().map(|usage| usage["meaning"].to_string()).collect();
     assert_eq!(kept, ["\"executor\""]);
+}
+
+/// X01, K01, K10: the moments are spread over plans and endings, as they come.
+#[test]
+fn however_often_the_scheduler_is_killed_each_errand_is_run_once_and_judged() {
+    const ERRANDS: usize = 8;
+    let suite = suite("exit 3");
+    let mut config = courier::configuration(suite.home(), "exit 3");
+    config["scopes"]["test"]["bindings"]["errand"]["retry"]["attempts"] = json!(10);
+    apply(&suite, &config).unwrap();
+    let works: Vec<WorkId> = (0..ERRANDS).map(|_| errand(&suite)).collect();
+    for n in [1, 3, 6, 9, 12, 15] {
+        until(&format!("it has been asked {n} times"), || (questions(&suite) >= n).then_some(()));
+        let dead = suite.kill("open-conduitd");
+        suite.replaced(&dead);
+    }
+    for work in &works {
+        assert_eq!(suite.ended(work).state, "succeeded");
+        let judged = suite.executions(work).into_iter().find(|execution| execution.state == "succeeded").unwrap();
+        assert_eq!(judged.usage.unwrap()["meaning"], "executor");
+    }
+    let mut ran = ran(&suite);
+    assert_eq!(ran.len(), ERRANDS);
+    ran.sort();
+    ran.dedup();
+    assert_eq!(ran.len(), ERRANDS, "each by an execution of its own");
 }
 
 /// X01, M10, T03

@@ -344,8 +344,7 @@ impl Reader<'_> {
         if let Some(extension) = registry.executor_extension(name)
             && !self.active.contains(extension)
         {
-            let remedy =
-                format!("enable the extension that has it: set /extensions/{extension} to {{\"enabled\": true}}");
+            let remedy = format!("enable the extension {extension} in this scope; the executor is its");
             self.faults.add(Rule::UnknownReference, pointer, remedy);
         }
     }

@@ -175,3 +175,131 @@ impl std::fmt::Debug for Provided {
         f.debug_struct("Provided").field("name", &self.spec.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conduit_api::{ExecutionId, WorkId};
+    use conduit_toolbelt::registry::Registration;
+
+    use crate::{Invocation, Invoked, OperationError};
+
+    /// An extension with an executor that plans as the test says.
+    struct Errands(fn(&PlanCall) -> Result<Plan, Failure>);
+
+    impl Extension for Errands {
+        fn registration(&self) -> Registration {
+            Registration::new("errands", conduit_api::Version::new(1, 0, 0), "Errands")
+        }
+        fn invoke<'a>(&'a self, _: &'a Invocation) -> Answer<'a, Result<Invoked, Failure>> {
+            Box::pin(async { Err(Failure::Failed("it has no operations".into())) })
+        }
+        fn plan<'a>(&'a self, call: &'a PlanCall) -> Answer<'a, Result<Plan, Failure>> {
+            Box::pin(async { (self.0)(call) })
+        }
+    }
+
+    fn provided(extension: Option<Rc<dyn Extension>>) -> Provided {
+        let spec = ExecutorSpec {
+            name: "errands".into(),
+            summary: "Runs errands".into(),
+            config: json!({"type": "object"}),
+            transport: ExecutorTransport::None,
+            resume_capable: false,
+            playbook_field: Some("guide".into()),
+        };
+        Provided::new(spec, extension, json!({"pace": 2}), BaseEnvironment::of_home("/home/u".as_ref()))
+    }
+
+    fn context(run_dir: &std::path::Path) -> SegmentContext {
+        SegmentContext {
+            execution_id: ExecutionId::from_parts(1, 2),
+            work_id: WorkId::from_parts(1, 3),
+            scope_id: "demo".parse().unwrap(),
+            binding: "b".into(),
+            attempt: 1,
+            epoch: 7,
+            segment: 1,
+            endpoint: None,
+            token_file: None,
+            toolbelt_dir: "/opt/oc/bin".into(),
+            playbook_dir: "/opt/oc/playbooks".into(),
+            run_dir: run_dir.to_owned(),
+            deadline_ms: 1000,
+        }
+    }
+
+    fn plan() -> Plan {
+        serde_json::from_value(json!({"executable": "/bin/true", "env": {"PATH": "/own", "MINE": "1"}})).unwrap()
+    }
+
+    async fn planned(answer: fn(&PlanCall) -> Result<Plan, Failure>) -> Result<OperationRequest, ApiError> {
+        let base = tempfile::tempdir().unwrap();
+        let (executor, context) = (provided(Some(Rc::new(Errands(answer)))), context(base.path()));
+        let config = json!({"guide": "os"});
+        let local = tokio::task::LocalSet::new();
+        local.run_until(executor.plan(&config, &context, Phase::Run)).await
+    }
+
+    /// X01, E04, E05
+    #[tokio::test]
+    async fn a_plan_becomes_an_operation_in_which_identity_deadline_and_the_hosts_variables_are_the_hosts() {
+        let request = planned(|call| {
+            assert_eq!((&call.settings["pace"], &call.config["guide"]), (&json!(2), &json!("os")));
+            assert!(call.context.get("token_file").is_none());
+            Ok(plan())
+        });
+        let request = request.await.unwrap();
+        assert_eq!(request.principal, format!("execution:{}", ExecutionId::from_parts(1, 2)));
+        assert_eq!((request.client_request_id.as_str(), request.limits.timeout_ms), ("epoch:7/segment:1", 1000));
+        assert_eq!((request.env["PATH"].as_str(), request.env["MINE"].as_str()), ("/opt/oc/bin:/own", "1"));
+        assert_eq!(request.env[crate::variable::PLAYBOOK], "os");
+        assert!(!request.env.contains_key("OS_TOKEN_FILE") && !request.channel);
+    }
+
+    /// X01
+    #[tokio::test]
+    async fn what_cannot_be_run_is_refused_for_good_and_who_does_not_answer_is_asked_again() {
+        type Answers = fn(&PlanCall) -> Result<Plan, Failure>;
+        let answers: [(Answers, Code); 7] = [
+            (|_| Err(Failure::Refused(OperationError::new("no", "Not today"))), Code::ExecutorRefused),
+            (|_| Ok(Plan { executable: "true".into(), ..plan() }), Code::ExecutorRefused),
+            (|_| Ok(Plan { args: vec!["\0".into()], ..plan() }), Code::ExecutorRefused),
+            (|_| Ok(Plan { env: [("OS_ENDPOINT".into(), "/x".into())].into(), ..plan() }), Code::ExecutorRefused),
+            (|_| Ok(Plan { cwd: Some("/no/such".into()), ..plan() }), Code::WorkingDirectoryUnavailable),
+            (|_| Err(Failure::Failed("it crashed".into())), Code::ExecutorUnavailable),
+            (|_| panic!("a fault of the extension's"), Code::ExecutorUnavailable),
+        ];
+        for (place, (answer, code)) in answers.into_iter().enumerate() {
+            assert_eq!(planned(answer).await.unwrap_err().code, code, "{place}");
+        }
+        let refused = provided(None).plan(&json!({}), &context("/".as_ref()), Phase::Run).await.unwrap_err();
+        assert_eq!(refused.code, Code::ExecutorUnavailable);
+    }
+
+    /// X01, K10
+    #[tokio::test]
+    async fn nobody_is_asked_what_it_means_that_nothing_ran_or_that_nobody_knows() {
+        let ended = |terminal: Terminal| Ended {
+            config: json!({}),
+            execution_id: ExecutionId::from_parts(1, 2),
+            work_id: WorkId::from_parts(1, 3),
+            scope_id: "demo".parse().unwrap(),
+            binding: "b".into(),
+            attempt: 1,
+            segment: 1,
+            terminal,
+            outputs: Vec::new(),
+        };
+        let executor = provided(None);
+        let never = ProcessEnd::NotStarted { code: "executable_unavailable".into(), message: "gone".into() };
+        for terminal in [Terminal::Lost, Terminal::Cancelled, Terminal::Failed { end: never }] {
+            let plain = crate::by_exit_status(&terminal);
+            assert_eq!(executor.interpret(&ended(terminal)).await, Ok(plain));
+        }
+        let killed = Terminal::Failed { end: ProcessEnd::Signalled { signal: 9 } };
+        for terminal in [Terminal::Succeeded, Terminal::TimedOut, killed] {
+            assert!(matches!(executor.interpret(&ended(terminal)).await, Err(Failure::Unavailable(_))));
+        }
+    }
+}

@@ -58,3 +58,34 @@ fn tail(state: &StateDir, output: &OutputFact) -> io::Result<String> {
     file.take(TAIL_BYTES_MAX).read_to_end(&mut end)?;
     Ok(String::from_utf8_lossy(&end).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// X01
+    #[test]
+    fn an_executor_is_shown_the_end_of_an_output_and_no_more_of_it() {
+        let base = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&base.path().join("s")).unwrap();
+        let digest = "0".repeat(64);
+        let written = format!("{}\u{e9}\n the end", "x".repeat(10_000));
+        fs::create_dir_all(state.artifact_file(&digest).parent().unwrap()).unwrap();
+        fs::write(state.artifact_file(&digest), &written).unwrap();
+        let fact = |digest: &str| OutputFact {
+            name: "stderr".into(),
+            path: "/gone".into(),
+            digest: digest.to_owned(),
+            bytes: 10_011,
+            dropped_bytes: 0,
+        };
+        let told = told(&state, &[fact(&digest), fact(&"1".repeat(64))]);
+        assert_eq!(told[0].tail.len(), 4096);
+        assert!(told[0].tail.ends_with("x\u{e9}\n the end"), "{}", told[0].tail);
+        assert_eq!(
+            (told[1].tail.as_str(), told[1].bytes),
+            ("", 10_011),
+            "one that cannot be read is named all the same"
+        );
+    }
+}
