@@ -72,6 +72,7 @@ fn a_package_is_installed_enabled_called_and_removed_while_the_suite_runs() {
     assert!(told.contains("--yes"), "without a terminal nobody can be asked: {told}");
     let told = done(&suite, &["package", "install", path, "--yes"]);
     assert!(told.contains("operation.gate") && told.contains("words.count"), "{told}");
+    assert!(told.contains("for each process 1024 MiB of memory, 1024 open files, files of 1024 MiB"), "{told}");
     done(&suite, &["package", "install", path, "--yes"]); // the same bytes again change nothing
     apply(&suite, &configuration(suite.home(), true));
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use conduit_api::http::env;
 use conduit_api::{ApiError, Code};
-use conduit_kernel::{Limits, OperationRequest};
+use conduit_kernel::{Limits, OperationRequest, Resources};
 use serde::Deserialize;
 
 use crate::{Phase, SegmentContext};
@@ -75,6 +75,7 @@ impl Plan {
                 timeout_ms: context.deadline_ms,
                 output_bytes_max: self.output_bytes_max,
                 stop_grace_ms: self.stop_grace_ms,
+                resources: Resources::default(),
             },
             workspace_digest: None,
             channel: false,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::executable::Executable;
 use crate::limits::{
-    ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX, STOP_GRACE_MS_DEFAULT,
-    STOP_GRACE_MS_MAX, TIMEOUT_MS_MAX,
+    ARGUMENT_BYTES_MAX, ARGUMENTS_BYTES_MAX, FILES_MIN, MEMORY_BYTES_MIN, OUTPUT_BYTES_DEFAULT, OUTPUT_BYTES_MAX,
+    STOP_GRACE_MS_DEFAULT, STOP_GRACE_MS_MAX, TIMEOUT_MS_MAX,
 };
 
 /// Limits as the caller asked for them; what is absent is delegated to the kernel, which is a different fact.
@@ -27,6 +27,35 @@ pub struct Limits {
     /// Milliseconds that the process tree has to end after SIGTERM, before SIGKILL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_ms: Option<u64>,
+    /// What each of its processes may use.
+    #[serde(default, skip_serializing_if = "Resources::is_open")]
+    pub resources: Resources,
+}
+
+/// What each process of an operation may use at most; what is absent is as the launcher has it. They hold for each process by
+/// itself: what a whole tree uses together only a control group bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resources {
+    /// Bytes of memory that are its own to write: more is not given to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes_max: Option<u64>,
+    /// Open files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files_max: Option<u64>,
+    /// Bytes of a file that it writes: at that size it is ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_bytes_max: Option<u64>,
+    /// Whether it leaves no core file, whatever it dies of.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub no_core: bool,
+}
+
+impl Resources {
+    /// Whether nothing is bounded.
+    pub fn is_open(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// One operation that a principal asks for.
@@ -105,6 +134,8 @@ pub struct Plan {
     pub boot_id: String,
     pub output_bytes_max: u64,
     pub stop_grace_ms: u64,
+    #[serde(default, skip_serializing_if = "Resources::is_open")]
+    pub resources: Resources,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_digest: Option<String>,
     /// See [`OperationRequest::channel`].
@@ -127,6 +158,7 @@ impl Plan {
             boot_id: now.boot_id.to_owned(),
             output_bytes_max: request.limits.output_bytes_max.unwrap_or(OUTPUT_BYTES_DEFAULT),
             stop_grace_ms: request.limits.stop_grace_ms.unwrap_or(STOP_GRACE_MS_DEFAULT),
+            resources: request.limits.resources,
             workspace_digest: request.workspace_digest.clone(),
             channel: request.channel,
         }
@@ -213,6 +245,13 @@ impl OperationRequest {
         }
         if self.limits.output_bytes_max.is_some_and(|n| n > OUTPUT_BYTES_MAX) {
             return refuse("at most 256 MiB of each output stream can be retained");
+        }
+        let Resources { memory_bytes_max, files_max, file_bytes_max, .. } = self.limits.resources;
+        if memory_bytes_max.is_some_and(|n| n < MEMORY_BYTES_MIN) || files_max.is_some_and(|n| n < FILES_MIN) {
+            return refuse("a process needs at least 16 MiB of memory and 16 open files");
+        }
+        if [memory_bytes_max, files_max, file_bytes_max].into_iter().flatten().any(|n| n > i64::MAX as u64) {
+            return refuse("a bound of memory or files is larger than any machine");
         }
         if self.limits.stop_grace_ms.is_some_and(|n| n > STOP_GRACE_MS_MAX) {
             return refuse("the grace after SIGTERM can be at most five minutes");

@@ -27,6 +27,6 @@ pub use attempt::{AttemptState, Event, Evidence, ProcessEnd, Reason, Resolution,
 pub use bundle::OutputFact;
 pub use error::{Commitment, Error, Origin, Result, RetryClass};
 pub use executable::Executable;
-pub use identity::{BaseEnvironment, Limits, OperationRequest, Plan};
+pub use identity::{BaseEnvironment, Limits, OperationRequest, Plan, Resources};
 pub use kernel::{Admission, Adoption, Conclusion, Ending, Kernel, Prepared, Settings, Staged, Stopping, Tidied};
 pub use launcher::{Launched, Unit};

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub const OUTPUT_BYTES_DEFAULT: u64 = 1 << 20;
 /// Most bytes of each output stream that a request may retain.
 pub const OUTPUT_BYTES_MAX: u64 = 256 << 20;
+/// Least memory and fewest open files that a process can be bounded to.
+pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+pub const FILES_MIN: u64 = 16;
 /// Longest time that a request may run.
 pub const TIMEOUT_MS_MAX: u64 = 366 * 24 * 3600 * 1000;
 /// How long a process tree has to end after SIGTERM, in milliseconds, when the request does not say.

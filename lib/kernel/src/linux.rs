@@ -11,8 +11,11 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, getppid, setsid};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::identity::Resources;
 
 /// First descriptor behind the three standard ones.
 const FIRST_OWN_DESCRIPTOR: libc::c_uint = 3;
@@ -35,6 +38,25 @@ pub(crate) fn detach(command: &mut Command) {
     };
     // SAFETY: the closure runs in the forked child of a single-threaded process. It makes plain system calls, takes no
     // lock, allocates nothing, and touches no memory but its own copy of `runner`.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Bounds what the child may use, and with it each process that it makes (setrlimit(2)). What the runner itself may is never
+/// widened.
+pub(crate) fn bound(command: &mut Command, resources: Resources) {
+    let lower = |what: Resource, max: Option<u64>| {
+        let Some(max) = max else { return Ok(()) };
+        let hard = getrlimit(what).maximum.map_or(max, |hard| hard.min(max));
+        setrlimit(what, Rlimit { current: Some(hard), maximum: Some(hard) }).map_err(Error::from)
+    };
+    let prepare = move || {
+        // Data rather than the address space: runtimes reserve much more of that than they ever use.
+        lower(Resource::Data, resources.memory_bytes_max)?;
+        lower(Resource::Nofile, resources.files_max)?;
+        lower(Resource::Fsize, resources.file_bytes_max)?;
+        lower(Resource::Core, resources.no_core.then_some(0))
+    };
+    // SAFETY: as above: plain system calls on copies of numbers.
     unsafe { command.pre_exec(prepare) };
 }
 

@@ -208,7 +208,12 @@ mod tests {
                 args: Vec::new(),
                 cwd: "/".into(),
                 env: std::collections::BTreeMap::new(),
-                limits: Limits { timeout_ms: 60_000, output_bytes_max: None, stop_grace_ms: None },
+                limits: Limits {
+                    timeout_ms: 60_000,
+                    output_bytes_max: None,
+                    stop_grace_ms: None,
+                    resources: conduit_kernel::Resources::default(),
+                },
                 workspace_digest: None,
                 channel: false,
             };

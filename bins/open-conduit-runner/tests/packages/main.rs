@@ -58,6 +58,41 @@ fn the_rust_example_sums_emits_and_judges_by_its_setting() {
     });
 }
 
+/// X01, K02
+#[test]
+fn a_package_runs_under_the_limits_of_its_manifest() {
+    locally(async {
+        let world = World::new();
+        let odd = world.package("limits");
+        let Ok(Invoked::Output(limits)) = odd.invoke(&world.call("odd.do", json!({}))).await else { panic!("it says") };
+        let expected =
+            json!({"memory": [96 << 20, 96 << 20], "files": [64, 64], "file": [2 << 20, 2 << 20], "core": [0, 0]});
+        assert_eq!(limits, expected);
+        world.pool.close().await;
+    });
+}
+
+/// X01
+#[test]
+fn a_package_that_takes_memory_or_disk_without_end_is_ended_by_its_limit_and_works_again_after_it() {
+    for mode in ["hoard", "scribble"] {
+        locally(async {
+            let world = World::new();
+            let odd = world.package(mode);
+            let failed = odd.invoke(&world.call("odd.do", json!({}))).await;
+            assert!(matches!(failed, Err(Failure::Failed(_))), "{mode}: {failed:?}");
+            until("its end is on record", || world.unended() == 0).await;
+            assert!(world.failing("odd").is_some());
+            world.mend();
+            until("its pause is over", || world.rested()).await;
+            let works = odd.invoke(&world.call("odd.do", json!({}))).await;
+            assert!(matches!(&works, Ok(Invoked::Output(output)) if output["mode"] == "good"), "{mode}: {works:?}");
+            assert_eq!(world.failing("odd"), None);
+            world.pool.close().await;
+        });
+    }
+}
+
 /// X01
 #[test]
 fn many_questions_are_under_way_at_once_and_each_gets_its_own_answer() {

@@ -72,6 +72,19 @@ while True:
         say("hello\n")
     elif mode == "unasked":
         answer(4711, {"output": 1})
+    elif mode == "limits":
+        import resource
+        kinds = {"memory": resource.RLIMIT_DATA, "files": resource.RLIMIT_NOFILE, "file": resource.RLIMIT_FSIZE, "core": resource.RLIMIT_CORE}
+        answer(id, {"output": {name: list(resource.getrlimit(kind)) for name, kind in kinds.items()}})
+    elif mode == "hoard":
+        # It would stop by itself at a gigabyte, so that a limit that does not hold does no harm.
+        held = [bytearray(b"x" * (8 << 20)) for _ in range(128)]
+        answer(id, {"output": {"held": len(held)}})
+    elif mode == "scribble":
+        with open(sys.argv[2] + ".large", "wb") as large:
+            for _ in range(128):
+                large.write(b"x" * (1 << 20))
+        answer(id, {"output": {"written": True}})
     elif mode == "nonsense":
         answer(id, {"output": 1, "emission": {"type": "odd.x"}})
     else:
@@ -138,6 +151,7 @@ impl World {
                 "operation_gate": true,
             },
             "needs": ["operation.gate"],
+            "limits": {"memory_mib": 96, "files": 64, "file_mib": 2},
         });
         std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
         std::fs::write(dir.join("main.py"), ODD).unwrap();

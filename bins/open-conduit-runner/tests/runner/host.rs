@@ -50,7 +50,12 @@ impl Host {
             args: vec!["-c".into(), script.into()],
             cwd: self.base.path().to_owned(),
             env: BTreeMap::new(),
-            limits: Limits { timeout_ms: 60_000, output_bytes_max: None, stop_grace_ms: None },
+            limits: Limits {
+                timeout_ms: 60_000,
+                output_bytes_max: None,
+                stop_grace_ms: None,
+                resources: conduit_kernel::Resources::default(),
+            },
             workspace_digest: None,
             channel: false,
         }

@@ -27,6 +27,8 @@ pub struct PackageView {
     pub executors: Vec<String>,
     /// What it needs beyond its own operations.
     pub permissions: Vec<String>,
+    /// What each of its processes may use.
+    pub limits: PackageLimits,
     /// SHA-256 over its files, lower-case hex.
     pub digest: String,
     /// Whether the active generation enables it.
@@ -41,6 +43,16 @@ pub struct PackageView {
     pub replaces: Option<Version>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failing: Option<PackageFailure>,
+}
+
+/// What each process of a package may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackageLimits {
+    /// Memory that is its own to write, in MiB.
+    pub memory_mib: u64,
+    pub files: u64,
+    /// The largest file that it writes, in MiB.
+    pub file_mib: u64,
 }
 
 /// Body of `POST /v1/check/package` and `POST /v1/packages`.

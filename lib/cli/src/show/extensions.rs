@@ -3,7 +3,7 @@
 use conduit_api::UnixMicros;
 use conduit_api::views::{
     ActionReply, ApprovalView, BypassView, CanIView, CheckView, DoubtView, ExplainView, ExtensionView, GatesView,
-    PackageFailure, PackageView,
+    PackageFailure, PackageLimits, PackageView,
 };
 
 use super::{Listed, NONE, Single, document, joined, or_none, present};
@@ -31,6 +31,12 @@ impl Listed for PackageView {
     }
 }
 
+/// What one process may use.
+fn limits(limits: PackageLimits) -> String {
+    let PackageLimits { memory_mib, files, file_mib } = limits;
+    format!("for each process {memory_mib} MiB of memory, {files} open files, files of {file_mib} MiB")
+}
+
 impl Single for PackageView {
     fn fields(&self, now: UnixMicros) -> Vec<(&'static str, String)> {
         let mut fields = vec![
@@ -42,6 +48,7 @@ impl Single for PackageView {
             ("actions", joined(&self.actions)),
             ("executors", joined(&self.executors)),
             ("permissions", joined(&self.permissions)),
+            ("limits", limits(self.limits)),
             ("digest", clean(&self.digest)),
         ];
         if let Some(replaces) = self.replaces {

@@ -3,6 +3,7 @@
 use std::path::{Component, Path};
 
 use conduit_api::{ApiError, Code, Version, json};
+use conduit_kernel::Resources;
 use conduit_toolbelt::registry::{ActionSpec, ExecutorSpec, OperationSpec, Playbook, Registration, Toolset};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +31,43 @@ pub struct Manifest {
     pub provides: Provides,
     #[serde(default)]
     pub needs: Vec<Permission>,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What each process of the package may use. They hold for each process by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Memory that is its own to write, in MiB.
+    pub memory_mib: u64,
+    /// Open files.
+    pub files: u64,
+    /// The largest file that it writes, in MiB.
+    pub file_mib: u64,
+}
+
+impl Limits {
+    /// The least and the most that a manifest may ask for.
+    pub const MEMORY_MIB: (u64, u64) = (16, 64 << 10);
+    pub const FILES: (u64, u64) = (16, 64 << 10);
+    pub const FILE_MIB: (u64, u64) = (0, 64 << 10);
+
+    /// As the kernel takes them.
+    pub fn resources(self) -> Resources {
+        Resources {
+            memory_bytes_max: Some(self.memory_mib << 20),
+            files_max: Some(self.files),
+            file_bytes_max: Some(self.file_mib << 20),
+            no_core: true,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_mib: 1024, files: 1024, file_mib: 1024 }
+    }
 }
 
 /// What is started. It is run in the package's directory.
@@ -139,6 +177,15 @@ impl Manifest {
         if self.program.args.len() > ARGS_MAX || self.program.args.iter().any(|arg| arg.contains('\0')) {
             return Err(refuse(format!("`program.args` has at most {ARGS_MAX} entries, without NUL")));
         }
+        for (name, asked, (min, max)) in [
+            ("memory_mib", self.limits.memory_mib, Limits::MEMORY_MIB),
+            ("files", self.limits.files, Limits::FILES),
+            ("file_mib", self.limits.file_mib, Limits::FILE_MIB),
+        ] {
+            if !(min..=max).contains(&asked) {
+                return Err(refuse(format!("`limits.{name}` is a number from {min} to {max}")));
+            }
+        }
         if !self.protocol_versions.iter().any(|version| protocol::VERSIONS.contains(version)) {
             let spoken = protocol::VERSIONS.map(|version| version.to_string()).join(", ");
             return Err(refuse(format!(
@@ -210,6 +257,11 @@ mod tests {
             ("provides", json!({"operation_gate": true})),
             ("provides", json!({"start_gate": true})),
             ("provides", json!({"always": true})),
+            ("limits", json!({"memory_mib": 15})),
+            ("limits", json!({"memory_mib": 65537})),
+            ("limits", json!({"files": 15})),
+            ("limits", json!({"file_mib": 65537})),
+            ("limits", json!({"processes": 1})),
         ] {
             let refused = with(field, value.clone()).unwrap_err();
             assert_eq!(refused.code, Code::PackageRefused, "{field} {value}");

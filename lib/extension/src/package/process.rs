@@ -98,6 +98,7 @@ impl Processes {
                 timeout_ms: LIFE_MS,
                 output_bytes_max: Some(STDERR_BYTES_MAX),
                 stop_grace_ms: Some(STOP_GRACE_MS),
+                resources: manifest.limits.resources(),
             },
             workspace_digest: None,
             channel: true,

@@ -208,13 +208,14 @@ mod tests {
         let first = host.admit(&request("1")).unwrap();
         let again = host.admit(&request("1")).unwrap();
         assert_eq!((&again.job, &again.attempt, again.replayed), (&first.job, &first.attempt, true));
-        let changes: [Change; 8] = [
+        let changes: [Change; 9] = [
             |r| r.args.push("x".into()),
             |r| r.cwd = "/tmp".into(),
             |r| r.executable = "/bin/sh".into(),
             |r| _ = r.env.insert("A".into(), "1".into()),
             |r| r.limits.timeout_ms += 1,
             |r| r.limits.output_bytes_max = Some(crate::limits::OUTPUT_BYTES_DEFAULT),
+            |r| r.limits.resources.memory_bytes_max = Some(1 << 30),
             |r| r.workspace_digest = Some("0".into()),
             |r| r.channel = true,
         ];

@@ -68,7 +68,12 @@ pub fn request(id: &str) -> OperationRequest {
         args: vec!["a".into()],
         cwd: "/".into(),
         env: BTreeMap::new(),
-        limits: Limits { timeout_ms: 1000, output_bytes_max: None, stop_grace_ms: None },
+        limits: Limits {
+            timeout_ms: 1000,
+            output_bytes_max: None,
+            stop_grace_ms: None,
+            resources: crate::identity::Resources::default(),
+        },
         workspace_digest: None,
         channel: false,
     }

@@ -96,6 +96,7 @@ pub(super) fn supervise(job: &Job, signals: &SignalFd) -> Result<Ended> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
     }
     linux::detach(&mut command);
+    linux::bound(&mut command, plan.resources);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

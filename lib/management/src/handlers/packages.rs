@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use conduit_api::views::{PackageFailure, PackageRequest, PackageView, Page};
+use conduit_api::views::{PackageFailure, PackageLimits, PackageRequest, PackageView, Page};
 use conduit_api::{Code, Version};
 use conduit_daemon::http::Reply;
 use conduit_extension::package::install::{self, Candidate};
@@ -141,6 +141,11 @@ fn view(package: &Installed, enabled: bool) -> Result<PackageView> {
         actions: registration.actions.iter().map(|action| action.name.clone()).collect(),
         executors: registration.executors.iter().map(|executor| executor.name.clone()).collect(),
         permissions: manifest.needs.iter().map(|permission| permission.as_str().to_owned()).collect(),
+        limits: PackageLimits {
+            memory_mib: manifest.limits.memory_mib,
+            files: manifest.limits.files,
+            file_mib: manifest.limits.file_mib,
+        },
         digest: hex(&package.digest),
         enabled,
         installed_at: Some(package.installed_at),
