@@ -53,7 +53,7 @@ fn record_bypassed(host: &Host, claimed: &Claimed) -> Option<Ended> {
     let recorded = host
         .store
         .borrow_mut()
-        .fenced(&claimed.fence(), &Demand::Ownership, host.now(), |tx| executions::start_bypassed(tx));
+        .fenced(&claimed.fence(), &Demand::Ownership, host.now(), executions::start_bypassed);
     match recorded {
         Ok(_) => None, // one that has left `claimed` was stopped, and does not start either
         Err(error) => {

@@ -367,7 +367,7 @@ impl Hosted {
     ) -> Result<T, E> {
         let authorized = &admitted.authorized;
         self.access.store.fenced(authorized.fence(), authorized.demand(), time, |tx| {
-            let token = token::lookup(tx, &admitted.bearer).map_err(Error::from)?;
+            let token = token::lookup(tx, &admitted.bearer)?;
             check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
             change(tx)
         })
