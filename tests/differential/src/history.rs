@@ -129,6 +129,13 @@ pub enum Step {
         running: usize,
         end: End,
     },
+    /// An operator says of a request that is in doubt whether it was done.
+    Resolve {
+        execution: usize,
+        operation: String,
+        request: u8,
+        done: bool,
+    },
     /// The host dies with every handler, and another instance starts.
     RestartHost,
 }

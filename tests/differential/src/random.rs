@@ -185,8 +185,14 @@ impl Random {
                     0 => again.body = self.body(),
                     1 => again.bearer = self.bearer(),
                     2 => {
-                        let left = Step::Call(Box::new(Call { end: End::Leave, ..call }));
-                        return vec![left, Step::RestartHost, Step::Call(Box::new(again))];
+                        let left = Step::Call(Box::new(Call { end: End::Leave, ..call.clone() }));
+                        let again = Step::Call(Box::new(again));
+                        let Request::Named(request) = call.request else {
+                            return vec![left, Step::RestartHost, again];
+                        };
+                        let (execution, operation) = (usize::MAX, call.operation);
+                        let resolve = Step::Resolve { execution, operation, request, done: self.one_in(2) };
+                        return vec![left, Step::RestartHost, again.clone(), resolve, again];
                     }
                     _ => {}
                 }

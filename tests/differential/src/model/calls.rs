@@ -337,6 +337,21 @@ impl Model {
         Ok((self.settle(usize::MAX, call.end), true))
     }
 
+    /// What an operator says about a request that is in doubt: its answer, or that it may be made again.
+    pub(super) fn resolve(&mut self, execution: usize, operation: &str, request: u8, done: bool) -> bool {
+        let Some(at) = place(execution, self.executions.len()) else { return false };
+        let Some(request) = request_id(Request::Named(request)) else { return false };
+        let lives = self.executions[at].state != State::Ended;
+        let kept = &mut self.executions[at].rows;
+        let key = (operation.to_owned(), request);
+        let Some(intent) = kept.intents.get(&key).filter(|intent| intent.in_doubt).copied() else { return false };
+        kept.intents.remove(&key);
+        if done && lives {
+            kept.answers.insert(key, intent.body);
+        }
+        true
+    }
+
     /// The end of a handler that runs.
     pub(super) fn settle(&mut self, running: usize, end: End) -> Answer {
         let Some(at) = place(running, self.pending.len()) else { return Answer::Done };

@@ -180,6 +180,10 @@ impl Model {
                 self.restart_host();
             }
             (Step::Tamper(tamper), Happened::Nothing) => self.tamper(*tamper),
+            (Step::Resolve { execution, operation, request, done }, Happened::Moved(moved)) => {
+                let resolved = self.resolve(*execution, operation, *request, *done);
+                agree("an operator's word", &resolved, moved)?;
+            }
             (Step::RestartHost, Happened::Nothing) => self.restart_host(),
             (Step::Call(call), Happened::Called { answer, wrote, between }) => {
                 self.call(call, answer, *wrote, between.as_deref(), tally)?;

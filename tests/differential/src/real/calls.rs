@@ -5,15 +5,16 @@ use std::rc::Rc;
 
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::{CallRequest, EmitInput, WaitInput};
+use conduit_api::views::{DoubtOutcome, DoubtResolveRequest};
 use conduit_api::{ExecutionId, WorkId};
 use conduit_store::digest::hex;
 use conduit_toolbelt::hosted::{Admission, Admitted, RequestKey};
 use conduit_toolbelt::registry::OperationKind;
-use conduit_toolbelt::{Error, Toolbelt, token};
+use conduit_toolbelt::{Error, Toolbelt, doubts, token};
 use serde_json::{Map, Value, json};
 
 use super::{OPERATOR, Play};
-use crate::history::{Answer, BINDINGS, Bearer, Body, Call, End, Happened, SCOPES, place};
+use crate::history::{Answer, BINDINGS, Bearer, Body, Call, End, Happened, Request, SCOPES, place};
 use crate::model::calls::{delivery_id, request_id};
 
 /// A handler that runs.
@@ -158,6 +159,20 @@ impl Play<'_> {
             end => self.settle(self.running.len() - 1, end),
         };
         (answer, between)
+    }
+
+    /// An operator's word about a request that may be in doubt.
+    pub(super) fn resolve(&mut self, execution: usize, operation: &str, request: u8, done: bool) -> bool {
+        let Some(at) = place(execution, self.executions.len()) else { return false };
+        let asked = DoubtResolveRequest {
+            execution_id: self.executions[at].claimed.execution.clone(),
+            operation: operation.to_owned(),
+            request_id: request_id(Request::Named(request)).unwrap_or_default(),
+            outcome: if done { DoubtOutcome::Done } else { DoubtOutcome::NotDone },
+            output: None,
+        };
+        let now = self.now;
+        self.world.store.write(|tx| doubts::resolve(tx, &asked, "operator:o", now)).is_ok()
     }
 
     /// The end of a handler that runs: what the extension host does about each.

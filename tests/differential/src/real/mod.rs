@@ -213,6 +213,9 @@ impl<'w> Play<'w> {
                 self.tamper(*tamper);
                 Happened::Nothing
             }
+            Step::Resolve { execution, operation, request, done } => {
+                Happened::Moved(self.resolve(*execution, operation, *request, *done))
+            }
             Step::RestartHost => {
                 self.restart_host();
                 Happened::Nothing
