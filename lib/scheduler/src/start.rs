@@ -27,12 +27,12 @@ pub struct Bound {
     pub executor: Rc<dyn Executor>,
 }
 
-/// The pinned binding and its executor. Errors: `unknown_binding`, `unavailable`, `executor_unavailable`.
+/// The pinned binding and its executor. Errors: `unknown_binding`; those of reading a generation.
 pub fn bound(host: &Host, claimed: &Claimed) -> Result<Bound, ApiError> {
     let snapshot = host.pinned(claimed.generation).map_err(|error| error.to_api())?;
     let missing = || ApiError::new(Code::UnknownBinding, "the configuration has no such binding in this scope");
     let binding = snapshot.binding(&claimed.scope, &claimed.binding).cloned().ok_or_else(missing)?;
-    let executor = executor(host, &binding.executor, &snapshot)?;
+    let executor = executor(host, &binding.executor, &snapshot);
     Ok(Bound { binding, executor })
 }
 
