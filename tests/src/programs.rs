@@ -29,6 +29,12 @@ pub fn folder() -> PathBuf {
     folder
 }
 
+/// The folder with the programs that the drill's failpoints are compiled into; `None` where they were not built.
+pub fn with_failpoints() -> Option<PathBuf> {
+    let folder = folder().join("failpoints");
+    check(&folder).is_ok().then_some(folder)
+}
+
 /// The folder that a test's own executable was built beside: tests lie in `deps`, programs one level up.
 fn beside(executable: &Path) -> PathBuf {
     let folder = executable.parent().unwrap_or(Path::new("/"));

@@ -265,6 +265,42 @@ fn gates_are_bypassed_by_an_administrator_for_a_while_and_restored() {
     }
 }
 
+/// G06, M06
+#[test]
+fn a_work_that_starts_past_bypassed_gates_says_so_and_one_that_was_approved_does_not() {
+    let suite =
+        suite(json!({"starts": [{"bindings": ["job"]}]}), |_| json!({"job": config::script("os outcome succeeded")}));
+    let asked = suite.work("job", json!({}));
+    let request = pending(&suite);
+    done(suite.conduit(&["approve", request.id.as_str()]));
+    assert_eq!(suite.ended(&asked).state, "succeeded");
+    done(suite.conduit(&["gates", "bypass", "--for", "10m", "--reason", "nobody is there"]));
+    let unasked = suite.work("job", json!({}));
+    assert_eq!(suite.ended(&unasked).state, "succeeded");
+    assert!(suite.executions(&asked).iter().all(|one| one.gates_bypassed_at.is_none()));
+    let started = &suite.executions(&unasked)[0];
+    assert!(started.gates_bypassed_at.is_some_and(|at| at <= started.started_at.unwrap()), "{started:?}");
+    let shown = done(suite.conduit(&["executions", "get", started.id.as_str()]));
+    assert!(shown.contains("gates bypassed"), "{shown}");
+}
+
+/// C01, G07
+#[test]
+fn a_rule_for_an_extension_that_is_not_active_is_refused_with_its_place_and_its_remedy() {
+    let settings = json!({"rules": [{"operations": ["introspection.work"]}]});
+    let suite = suite(settings.clone(), held);
+    let mut changed = configuration(settings, held(suite.home()));
+    changed["extensions"]["introspection"] = json!({"enabled": false});
+    let file = suite.home().join("next.json");
+    std::fs::write(&file, changed.to_string()).unwrap();
+    suite.client(); // whose credential the program needs on disk
+    let refused = suite.conduit(&["config", "apply", file.to_str().unwrap()]);
+    let told = format!("{}{}", String::from_utf8_lossy(&refused.stdout), String::from_utf8_lossy(&refused.stderr));
+    assert!(!refused.status.success());
+    assert!(told.contains("/extensions/human/config/rules/0/operations/0"), "{told}");
+    assert!(told.contains("enable the extension introspection"), "{told}");
+}
+
 /// X04
 #[test]
 fn an_execution_sees_its_own_work_and_nothing_of_another() {
