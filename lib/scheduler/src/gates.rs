@@ -50,10 +50,8 @@ pub async fn before_start(host: &Host, live: &Live, claimed: &Claimed) -> Option
 
 /// Has the execution say that its Work started past gates that were not asked; what cannot say so does not start.
 fn record_bypassed(host: &Host, claimed: &Claimed) -> Option<Ended> {
-    let recorded = host
-        .store
-        .borrow_mut()
-        .fenced(&claimed.fence(), &Demand::Ownership, host.now(), executions::start_bypassed);
+    let recorded =
+        host.store.borrow_mut().fenced(&claimed.fence(), &Demand::Ownership, host.now(), executions::start_bypassed);
     match recorded {
         Ok(_) => None, // one that has left `claimed` was stopped, and does not start either
         Err(error) => {
