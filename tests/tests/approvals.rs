@@ -9,8 +9,13 @@ use conduit_tests::{Execution, Suite, config, until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-const INTROSPECTION: [&str; 4] =
-    ["introspection.work", "introspection.events", "introspection.children", "introspection.executions"];
+const INTROSPECTION: [&str; 5] = [
+    "introspection.work",
+    "introspection.events",
+    "introspection.children",
+    "introspection.executions",
+    "introspection.budget",
+];
 
 /// A suite that has `human` with these settings, and `introspection`, which everything is granted.
 fn suite(settings: Value, bindings: impl FnOnce(&std::path::Path) -> Value) -> Suite {

@@ -214,6 +214,31 @@ fn base64_bytes(text: &str) -> Option<usize> {
     plain.then_some(text.len() * 6 / 8)
 }
 
+/// Design 9.9, X05: a process that uses its budget up is told so, and can still say how it ended.
+#[test]
+fn a_process_that_used_up_its_budget_is_told_so_and_declares_and_one_that_is_held_is_stopped() {
+    const LOOP: &str = "n=0; while said=$(os emit test.tick '{}' 2>&1); do n=$((n + 1)); done; \
+        case $said in *budget_exceeded*) os outcome failed --summary \"after $n\";; esac; exec sleep 600";
+    let suite = Suite::start(|_| {
+        let mut told = config::script(&LOOP.replace("; exec sleep 600", ""));
+        told["budget"] = json!({"emissions": 3});
+        let mut held = config::script(LOOP);
+        held["budget"] = json!({"emissions": 3, "on_exceeded": "hold"});
+        config::one_scope(json!({"told": told, "held": held}), json!([]))
+    });
+    let told = suite.ended(&suite.work("told", json!({})));
+    assert_eq!(told.outcome.unwrap()["summary"], "after 3");
+    let work = suite.work("held", json!({}));
+    until("the Work is held and its process is gone", || {
+        let held = suite.work_view(&work).blocked_reason.as_deref() == Some("budget_exceeded");
+        let execution = suite.executions(&work).pop()?;
+        (held && execution.state == "cancelled" && execution.code.as_deref() == Some("budget_exceeded")).then_some(())
+    });
+    assert!(suite.everything().iter().all(|process| process.program != "sleep"));
+    suite.client().post_keyed::<_, Value>(&format!("/v1/work/{work}/retry"), &json!({}), "again").unwrap();
+    until("the next execution has a budget of its own", || (suite.executions(&work).len() == 2).then_some(()));
+}
+
 /// E03, M01
 #[test]
 fn connections_that_ask_nothing_keep_nobody_from_any_socket() {

@@ -173,6 +173,10 @@ codes! {
     /// The working directory of an execution is not there or cannot be used.
     WorkingDirectoryUnavailable = "working_directory_unavailable", 422, Never;
 
+    // Budgets
+    /// The execution has used up a budget of its binding; the message names it, and what is left to do.
+    BudgetExceeded = "budget_exceeded", 429, Never;
+
     // Execution results, as recorded on an Execution
     /// The process ended with a failure.
     ProcessFailed = "process_failed", 422, Never;

@@ -6,6 +6,7 @@
 //! starts a process, and nothing here knows what an executor does: a [`Registry`] is asked.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod cache;
 mod catalogue;
 mod document;
@@ -25,6 +26,7 @@ mod service;
 mod snapshot;
 mod warnings;
 
+pub use budget::{Budget, OnExceeded};
 pub use cache::SnapshotCache;
 pub use catalogue::{Catalogue, Listing, Member, Toolset};
 pub use error::{Error, Result};

@@ -9,6 +9,7 @@ use conduit_api::id::in_family;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use crate::budget::Budget;
 use crate::grant::GrantList;
 use crate::playbook::Playbook;
 
@@ -98,6 +99,8 @@ pub struct Binding {
     /// Longest run of one segment, in seconds.
     pub deadline_s: u64,
     pub retry: Retry,
+    /// What one of its executions may use up.
+    pub budget: Budget,
     /// What its executor starts turns on, as it was when the generation was validated (S05).
     #[serde(skip)]
     pub playbook: Option<Rc<Playbook>>,

@@ -10,6 +10,7 @@ use conduit_api::limits::{KEY_BYTES_MAX, NAME_BYTES_MAX};
 use conduit_store::digest;
 use serde_json::Value;
 
+use crate::budget::{self, Budget};
 use crate::catalogue::Catalogue;
 use crate::document;
 use crate::fields::{Field, Kind, Object, Presence, Text, Texts};
@@ -22,10 +23,10 @@ use crate::rule::{Faults, Rule, below};
 const DAY_S: u64 = 86_400;
 const DAY_MS: u64 = DAY_S * 1000;
 
-const fn field(name: &'static str, kind: Kind, presence: Presence) -> Field {
+pub(crate) const fn field(name: &'static str, kind: Kind, presence: Presence) -> Field {
     Field { name, kind, presence }
 }
-const fn count(min: u64, max: u64) -> Kind {
+pub(crate) const fn count(min: u64, max: u64) -> Kind {
     Kind::Count { min, max }
 }
 const fn texts(text: Text) -> Kind {
@@ -62,7 +63,7 @@ static SCOPE: [Field; 6] = [
     field("routes",          Kind::Objects { max: 256 },                    Presence::Empty),
 ];
 #[rustfmt::skip]
-static BINDING: [Field; 7] = [
+static BINDING: [Field; 8] = [
     field("executor",        Kind::Text(Text::Dotted),                      Presence::Required),
     field("config",          Kind::Object,                                  Presence::Empty),
     field("operations",      texts(Text::Grant),                            Presence::Empty),
@@ -70,6 +71,7 @@ static BINDING: [Field; 7] = [
     field("delegates",       texts(Text::Name),                             Presence::Empty),
     field("deadline_s",      count(1, 30 * DAY_S),                          Presence::Number(3600)),
     field("retry",           Kind::Object,                                  Presence::Empty),
+    field("budget",          Kind::Object,                                  Presence::Empty),
 ];
 #[rustfmt::skip]
 static RETRY: [Field; 3] = [
@@ -92,13 +94,14 @@ static MATCH: [Field; 4] = [
 ];
 
 /// Every table of version 1 by the path of its object; `docs/configuration.md` is checked against it.
-pub static TABLES: [(&str, &[Field]); 8] = [
+pub static TABLES: [(&str, &[Field]); 9] = [
     ("", &CONFIG),
     ("limits", &LIMITS),
     ("extensions.*", &EXTENSION),
     ("scopes.*", &SCOPE),
     ("scopes.*.bindings.*", &BINDING),
     ("scopes.*.bindings.*.retry", &RETRY),
+    ("scopes.*.bindings.*.budget", &budget::TABLE),
     ("scopes.*.routes[]", &ROUTE),
     ("scopes.*.routes[].match", &MATCH),
 ];
@@ -327,6 +330,7 @@ impl Reader<'_> {
             }
         }
         let retry = self.part(&object, "retry", &RETRY)?;
+        let budget = self.part(&object, "budget", &budget::TABLE)?;
         Some(Binding {
             executor: executor.unwrap_or_default().to_owned(),
             config,
@@ -335,6 +339,7 @@ impl Reader<'_> {
             delegates: set(&delegates),
             deadline_s: object.count("deadline_s"),
             retry: self.retry(&retry),
+            budget: Budget::of(&budget),
             playbook,
         })
     }

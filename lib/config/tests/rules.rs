@@ -233,7 +233,11 @@ fn each_required_field_is_missed() {
 #[test]
 fn every_field_of_every_table_refuses_another_type() {
     let full = set(
-        set(good(), "/scopes/demo/routes/0/match/source", json!("core.manual")),
+        set(
+            set(good(), "/scopes/demo/bindings/a/budget", json!({})),
+            "/scopes/demo/routes/0/match/source",
+            json!("core.manual"),
+        ),
         "/scopes/demo/routes/0/match/correlation_key",
         json!("k"),
     );
@@ -245,6 +249,7 @@ fn every_field_of_every_table_refuses_another_type() {
             "scopes.*" => "/scopes/demo",
             "scopes.*.bindings.*" => "/scopes/demo/bindings/a",
             "scopes.*.bindings.*.retry" => "/scopes/demo/bindings/a/retry",
+            "scopes.*.bindings.*.budget" => "/scopes/demo/bindings/a/budget",
             "scopes.*.routes[]" => "/scopes/demo/routes/0",
             "scopes.*.routes[].match" => "/scopes/demo/routes/0/match",
             other => panic!("the table {other} is not tested"),
@@ -316,7 +321,7 @@ fn defaults_stand_in_for_what_is_absent() {
         "enabled": true, "concurrency": 4, "operations": [], "events": [], "routes": [],
         "bindings": {"b": {
             "executor": "x", "config": {}, "operations": [], "events": [], "delegates": [], "deadline_s": 3600,
-            "retry": {"attempts": 3, "backoff_ms": 1000, "backoff_max_ms": 60000},
+            "retry": {"attempts": 3, "backoff_ms": 1000, "backoff_max_ms": 60000}, "budget": {"on_exceeded": "refuse"},
         }},
     });
     assert_eq!(json!(config.scopes)["s"], expected);

@@ -224,6 +224,7 @@ pub fn issue(
         operations: binding.operations.granted().map(str::to_owned).collect(),
         events: list(&binding.events),
         delegates: list(&binding.delegates),
+        budget: binding.budget,
     };
     token::issue(tx, &NewToken { claimed, grants: &grants, expires_boot_us })
 }

@@ -137,7 +137,7 @@ CREATE TABLE execution (
     acknowledged     INTEGER NOT NULL DEFAULT 0, -- sequence of the newest input the segment was told of
     cause_event_id   TEXT    NOT NULL,     -- what its emissions follow from
     attempt_id       TEXT CHECK (state <> 'running' OR attempt_id IS NOT NULL), -- kernel attempt of the segment
-    stop_reason      TEXT CHECK (stop_reason IN ('operator_cancelled', 'work_cancelled', 'interrupted')), -- what the scheduler still has to do about it
+    stop_reason      TEXT CHECK (stop_reason IN ('operator_cancelled', 'work_cancelled', 'budget_exceeded', 'interrupted')), -- what the scheduler still has to do about it
     code             TEXT,
     message          TEXT,
     usage            TEXT,
@@ -246,6 +246,14 @@ CREATE TRIGGER replay_ended_insert AFTER UPDATE OF finished_at_us ON execution
         VALUES (new.id, (SELECT min(created_at_us) FROM replay WHERE execution_id = new.id))
         ON CONFLICT (execution_id) DO UPDATE SET oldest_us = excluded.oldest_us;
 END;
+
+-- What an execution has used of its binding's budget; a row only where there is one.
+CREATE TABLE spent (
+    execution_id TEXT    PRIMARY KEY REFERENCES execution (id),
+    emissions    INTEGER NOT NULL DEFAULT 0,
+    children     INTEGER NOT NULL DEFAULT 0,
+    bytes        INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
 
 -- Requests of extensions' operations whose handler may run, or may have run, and whose result is not in `replay` (T14).
 -- `in_doubt`: the operation is not idempotent, and an operator has to say what happened.

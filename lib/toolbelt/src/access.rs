@@ -7,10 +7,12 @@ use conduit_api::error::with_causes;
 use conduit_api::limits::{NAME_BYTES_MAX, REQUEST_ID_BYTES_MAX};
 use conduit_api::{ApiError, ExecutionId};
 use conduit_config::Snapshot;
+use conduit_coordination::executions;
 use conduit_store::digest::Sha256Digest;
 use conduit_store::history::{History, ToolbeltRecord};
 use conduit_store::{Now, Read, StateDir, Store};
 
+use crate::budget::Exceeded;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::live::Live;
@@ -82,12 +84,33 @@ impl Access {
 
     /// Keeps a record of what was asked and how it ended, and turns a fault into what the caller is told.
     pub fn answered<T>(&mut self, noted: &Noted<'_>, done: Result<T>, now: Now) -> Result<T, ApiError> {
+        if let (Err(Error::BudgetExceeded(exceeded)), Some(token)) = (&done, noted.token)
+            && exceeded.hold
+        {
+            self.hold(token, exceeded, now);
+        }
         let refusal = done.as_ref().err().and_then(|error| self.refusal(noted, error));
         self.record(noted, done.as_ref().map(|_| ()), refusal, now);
         done.map_err(|error| {
             log(&error, noted.socket);
             error.to_api()
         })
+    }
+
+    /// Ends the authority of an execution that asked for more than its budget, and holds its Work. Nothing of the call was
+    /// done, so a crash before this leaves the next call to do it.
+    fn hold(&mut self, token: &TokenRecord, exceeded: &Exceeded, now: Now) {
+        let name = exceeded.bounded.name();
+        let held = self.store.write(|tx| executions::hold_for_budget(tx, &token.execution, name, now));
+        match held {
+            Ok(()) => {
+                tracing::warn!(execution = %token.execution, budget = name, "a Work is held: a budget is used up")
+            }
+            Err(error) => {
+                let error: conduit_coordination::Error = error;
+                tracing::error!(execution = %token.execution, error = with_causes(&error), "a Work is not held yet");
+            }
+        }
     }
 
     /// What the record of a refusal says to the operator: the configuration lags the playbook that the caller's binding

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::access::{Access, Known, Noted};
+use crate::budget::{self, Rate, Spent};
 use crate::check::{self, Assertions, Authorized, CreateWork, DeclareOutcome, Emit, Operation, ReadContext, Wait};
 use crate::error::{Error, Result};
 use crate::reader::{Look, Readers};
@@ -28,6 +29,7 @@ pub struct Toolbelt {
     access: Access,
     execution: ExecutionId,
     readers: Readers,
+    rate: Rate,
 }
 
 /// A call that was carried out.
@@ -41,7 +43,12 @@ pub struct Called {
 impl Toolbelt {
     /// Opens the store of `state` for the socket of `execution`, whose calls are of operations of `registry`.
     pub fn open(state: &Path, execution: ExecutionId, registry: Rc<Registry>) -> Result<Self> {
-        Ok(Self { access: Access::open(state, registry)?, execution, readers: Readers::default() })
+        Ok(Self {
+            access: Access::open(state, registry)?,
+            execution,
+            readers: Readers::default(),
+            rate: Rate::default(),
+        })
     }
 
     /// With what it can read by itself.
@@ -98,7 +105,7 @@ impl Toolbelt {
         let request_id = request.request_id.as_deref().or(header_key);
         let assertions = self.assertions(Some(request));
         let mut seen = None;
-        let Access { store, look, .. } = &mut self.access;
+        let (Access { store, look, .. }, rate) = (&mut self.access, &mut self.rate);
         let looked = store.read(|r| {
             let Known { token, snapshot } = look.known(r, &digest)?;
             seen.clone_from(&token);
@@ -111,6 +118,7 @@ impl Toolbelt {
             }
             r.guard(authorized.fence(), authorized.demand(), now)?;
             check_request_id(request_id)?;
+            rate.take(&authorized.token().grants.budget, now)?;
             hosted::refuse_input(&known, &request.input)?;
             reader(&Look { read: r, token: authorized.token(), input: &request.input }).map(Some)
         });
@@ -139,14 +147,15 @@ impl Toolbelt {
         let request_id = request.request_id.as_deref().or(header_key);
         let assertions = self.assertions(Some(request));
         let mut seen = None;
-        let Access { store, look, .. } = &mut self.access;
+        let (Access { store, look, .. }, rate) = (&mut self.access, &mut self.rate);
         let looked = store.read(|r| {
             let Known { token, snapshot } = look.known(r, &digest)?;
             seen.clone_from(&token);
             let authorized =
                 hosted::authorize(token, &assertions, &request.operation, &snapshot, look.registry(), now)?;
             r.guard(authorized.fence(), authorized.demand(), now)?;
-            check_request_id(request_id)
+            check_request_id(request_id)?;
+            rate.take(&authorized.token().grants.budget, now)
         });
         match looked {
             Err(error) => self.answered(seen.as_ref(), &request.operation, request_id, Err(error), now),
@@ -243,13 +252,14 @@ impl Toolbelt {
     ) -> Result<Called> {
         let digest = token::digest(bearer);
         let assertions = self.assertions(Some(request));
-        let Access { store, look, .. } = &mut self.access;
+        let (Access { store, look, .. }, rate) = (&mut self.access, &mut self.rate);
         let view = store.read(|r| {
             let Known { token, snapshot } = look.known(r, &digest)?;
             seen.clone_from(&token);
             let authorized = check::authorize::<ReadContext>(token, &assertions, &snapshot, time.now())?;
             r.guard(authorized.fence(), authorized.demand(), time.now())?;
             check_request_id(request_id)?;
+            rate.take(&authorized.token().grants.budget, time.now())?;
             read_input::<Nothing>(&request.input)?;
             context::read(r, &authorized, &snapshot)
         })?;
@@ -285,14 +295,17 @@ impl Toolbelt {
                 self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
                     let done = operations::emit(tx, &authorized, input, request_id, &snapshot)?;
                     let output = to_value(&done.output)?;
-                    Ok(Done { output, replayed: done.replayed, ring: done.wanted, recorded: done.recorded })
+                    let (replayed, ring, recorded) = (done.replayed, done.wanted, done.recorded);
+                    let spent = Some(Spent { emissions: 1, ..Spent::default() });
+                    Ok(Done { output, replayed, ring, recorded, spent })
                 })
             }
             operation::CREATE_WORK => {
                 let authorized = check::authorize::<CreateWork>(token, &assertions, &snapshot, now)?;
                 self.commit(&call, &authorized, Replay::Recorded, |tx, input| {
                     let output = operations::create_work(tx, &authorized, input, request_id, &snapshot)?;
-                    Ok(Done { ring: true, ..Done::new(to_value(&output)?) })
+                    let spent = Some(Spent { children: 1, ..Spent::default() });
+                    Ok(Done { ring: true, spent, ..Done::new(to_value(&output)?) })
                 })
             }
             operation::WAIT => {
@@ -325,18 +338,25 @@ impl Toolbelt {
         run: impl FnOnce(&conduit_store::Fenced<'_>, &I) -> Result<Done>,
     ) -> Result<Called> {
         let replayable = call.request_id.filter(|_| replay == Replay::Recorded);
+        let rate = &mut self.rate;
         self.access.store.fenced(authorized.fence(), authorized.demand(), call.time, |tx| {
             // What was looked up before the lock may have been revoked, or have expired, since.
             let token = token::lookup(tx, &call.bearer)?;
             check::live(token.as_ref(), tx.now()).map_err(|rule| Error::Refused { rule })?;
             check_request_id(call.request_id)?;
+            if replay == Replay::Recorded {
+                rate.take(&authorized.token().grants.budget, tx.now())?;
+            }
             if let Some(request_id) = replayable
                 && let Some(output) = replay::find(tx, &tx.held().execution, O::NAME, request_id, call.input)?
             {
                 return Ok(Called { response: CallResponse::replayed(output), ring: false });
             }
             let input = read_input(call.input)?;
-            let Done { output, replayed, ring, recorded } = run(tx, &input)?;
+            let Done { output, replayed, ring, recorded, spent } = run(tx, &input)?;
+            if let Some(spent) = spent.filter(|_| !replayed) {
+                budget::charge(tx, authorized.token(), &Spent { bytes: Spent::on_input(call.input).bytes, ..spent })?;
+            }
             if let Some(request_id) = replayable.filter(|_| !recorded) {
                 replay::store(tx, &tx.held().execution, O::NAME, request_id, call.input, &output, tx.now())?;
             }
@@ -371,11 +391,13 @@ struct Done {
     ring: bool,
     /// Whether what it wrote is its own record of the request.
     recorded: bool,
+    /// What it used up beside its input, which counts with it; `None` for what costs nothing.
+    spent: Option<Spent>,
 }
 
 impl Done {
     const fn new(output: Value) -> Self {
-        Self { output, replayed: false, ring: false, recorded: false }
+        Self { output, replayed: false, ring: false, recorded: false, spent: None }
     }
 }
 

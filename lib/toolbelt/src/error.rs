@@ -2,6 +2,8 @@
 
 use conduit_api::{ApiError, Code};
 
+use crate::budget::Exceeded;
+
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +20,9 @@ pub enum Error {
     /// The operation refuses its input; authority is kept.
     #[error("{0}")]
     Operation(ApiError),
+    /// The execution has used up what its binding gives it; nothing of the call was done.
+    #[error("{0}")]
+    BudgetExceeded(Exceeded),
     /// A gate refuses the call; authority is kept (G03).
     #[error("a gate refused: {0}")]
     GateRefused(ApiError),
@@ -39,6 +44,7 @@ impl Error {
     pub fn rule(&self) -> Option<&'static str> {
         match self {
             Self::Refused { rule } => Some(rule),
+            Self::BudgetExceeded(exceeded) => Some(exceeded.bounded.rule()),
             Self::Store(conduit_store::Error::LeaseLost { why }) => Some(why),
             Self::Store(conduit_store::Error::AuthorityReleased) => Some(conduit_store::lease::rule::DECLARED),
             _ => None,
@@ -69,6 +75,7 @@ impl Error {
             Self::Coordination(conduit_coordination::Error::KeyTaken { .. }) => {
                 ApiError::new(Code::KeyTaken, "the correlation key belongs to another Work that has not ended")
             }
+            Self::BudgetExceeded(exceeded) => ApiError::new(Code::BudgetExceeded, exceeded.to_string()),
             Self::Operation(error) | Self::GateRefused(error) => error.clone(),
             Self::Coordination(conduit_coordination::Error::Store(error)) | Self::Store(error) => error.to_api(),
             Self::Coordination(error) => ApiError::new(error.code(), error.to_string()),

@@ -11,6 +11,7 @@ use conduit_store::history::Remembered;
 use conduit_store::lease::{Demand, rule as lease};
 use conduit_store::{Fence, Now, Read, named_params};
 
+use crate::budget::Bounded;
 use crate::check::{Assertions, Facts, RULES, Rule};
 use crate::error::Result;
 use crate::hosted::judges;
@@ -19,9 +20,10 @@ use crate::token::{self, Grants, TokenRecord};
 
 /// What is looked at without an operation: checks 3 and 4 are not asked.
 const LOOKS: [&str; 3] = ["guidance", "serving", "unreadable"];
-/// The check that the lease is, and the one that gates are.
+/// The check that the lease is, the one that gates are, and the one that the budget is.
 const LEASE: u8 = 5;
 const GATES: u8 = 6;
+const BUDGET: u8 = 7;
 
 /// What the record of a call says of its decision.
 pub fn of_record(record: Remembered) -> DecisionView {
@@ -45,7 +47,8 @@ fn checks_of(record: &Remembered) -> Vec<CheckView> {
     let rules = RULES.iter().filter(|rule| !looks || rule.check <= 2).map(|rule| (rule.check, rule.name));
     let rules: Vec<_> = rules.chain(lease::OF_AUTHORITY.map(|name| (LEASE, name))).collect();
     let refused = record.rule.as_deref().and_then(|rule| rules.iter().position(|(_, name)| *name == rule));
-    if refused.is_none() && !was_decided(record) {
+    let over_budget = Bounded::ALL.map(Bounded::rule).into_iter().find(|rule| record.rule.as_deref() == Some(rule));
+    if refused.is_none() && over_budget.is_none() && !was_decided(record) {
         return Vec::new();
     }
     let mut checks: Vec<CheckView> = rules
@@ -60,6 +63,9 @@ fn checks_of(record: &Remembered) -> Vec<CheckView> {
             view(*check, *name, outcome)
         })
         .collect();
+    if let Some(rule) = over_budget {
+        checks.push(view(BUDGET, rule, CheckOutcome::Refused));
+    }
     if let Some(gate) = &record.gate {
         checks.push(match gate.as_str() {
             BREAK_GLASS => view(GATES, "a gate does not let the call through", CheckOutcome::Bypassed),

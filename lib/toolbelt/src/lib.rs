@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+pub mod budget;
 mod call;
 pub mod check;
 mod context;

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use conduit_api::{ExecutionId, ScopeId, TokenId, WorkId};
+use conduit_config::Budget;
 use conduit_coordination::executions::Claimed;
 use conduit_store::digest::{Sha256Digest, sha256};
 use conduit_store::{Fenced, Now, Read, column_id, mint, named_params};
@@ -44,6 +45,9 @@ pub struct Grants {
     pub events: Vec<String>,
     /// Bindings that `create_work` may name.
     pub delegates: Vec<String>,
+    /// What the execution may use up.
+    #[serde(default, skip_serializing_if = "Budget::is_unlimited")]
+    pub budget: Budget,
 }
 
 /// A token that is to be issued for a claim.
@@ -78,7 +82,7 @@ const INSERT: &str = "
     INSERT INTO token (digest, id, execution_id, work_id, scope_id, epoch, owner, binding, generation, grants, boot_id,
                        expires_boot_us, issued_at_us, expires_at_us, revoked_at_us)
     SELECT :digest, :id, :execution, :work, :scope, :epoch, :owner, :binding, :generation, :grants, :boot, :expires, :at, :expires_at,
-           CASE WHEN stop_reason IN ('operator_cancelled', 'work_cancelled') THEN :at END
+           CASE WHEN stop_reason IN ('operator_cancelled', 'work_cancelled', 'budget_exceeded') THEN :at END
       FROM execution WHERE id = :execution";
 const LOOKUP: &str = "
     SELECT id, execution_id, work_id, scope_id, epoch, owner, binding, generation, grants, boot_id, expires_boot_us,

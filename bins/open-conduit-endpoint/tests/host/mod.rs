@@ -163,7 +163,12 @@ fn hold(store: &mut Store) -> Held {
     });
     let claimed = claimed.unwrap().expect("a Work is ready");
     let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let grants = Grants { operations: strings(&BUILTINS), events: strings(&["demo"]), delegates: Vec::new() };
+    let grants = Grants {
+        operations: strings(&BUILTINS),
+        events: strings(&["demo"]),
+        delegates: Vec::new(),
+        ..Grants::default()
+    };
     let new = NewToken { claimed: &claimed, grants: &grants, expires_boot_us: now.boot_us + HOUR_US };
     let token = store.fenced(&claimed.fence(), &Demand::Ownership, now, |tx| {
         let token = token::issue(tx, &new)?;

@@ -38,6 +38,7 @@ pub mod kind {
     pub const WAIT_TIMED_OUT: &str = "core.wait.timed_out";
     pub const WORK_RETRIED: &str = "core.work.retried";
     pub const EXECUTION_CANCELLED: &str = "core.execution.cancelled";
+    pub const EXECUTION_HELD: &str = "core.execution.held";
     pub const GATES_BYPASSED: &str = "core.gates.bypassed";
     pub const GATES_RESTORED: &str = "core.gates.restored";
     /// An operator said whether a request that was in doubt was carried out.

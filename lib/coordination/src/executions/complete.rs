@@ -59,8 +59,10 @@ pub enum Declaration {
 /// What is to be done with a Work whose segment has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Decision {
-    /// Somebody has already taken the Work in hand.
-    LeaveWork,
+    /// Somebody has already taken the Work in hand, and `code` says who.
+    LeaveWork {
+        code: Code,
+    },
     Finish {
         outcome: OutcomeInput,
     },
@@ -82,8 +84,12 @@ pub(crate) enum Decision {
 /// when the host could not tell what happened, the failure policy decides in its stead.
 pub(crate) fn decide(stop: Option<StopReason>, declared: Option<Declaration>, end: &SegmentEnd) -> Decision {
     let fail = |failure, code, message: &str| Decision::Fail { failure, code, message: message.to_owned() };
-    if matches!(stop, Some(StopReason::OperatorCancelled | StopReason::WorkCancelled)) {
-        return Decision::LeaveWork;
+    match stop {
+        Some(StopReason::OperatorCancelled | StopReason::WorkCancelled) => {
+            return Decision::LeaveWork { code: Code::OperatorCancelled };
+        }
+        Some(StopReason::BudgetExceeded) => return Decision::LeaveWork { code: Code::BudgetExceeded },
+        Some(StopReason::Interrupted) | None => {}
     }
     match (end, declared) {
         (SegmentEnd::Lost { started: true }, _) => fail(
@@ -238,7 +244,7 @@ pub fn complete(
     })?;
     let mut wait = None;
     let work_state = match decision {
-        Decision::LeaveWork => {
+        Decision::LeaveWork { .. } => {
             inputs::untell(tx, work, execution)?;
             work::state_of(tx, work)?
         }
@@ -310,7 +316,7 @@ fn ended_as<'d>(
     parks: bool,
 ) -> (&'static str, Option<Code>, Option<&'d str>) {
     match decision {
-        Decision::LeaveWork => ("cancelled", Some(Code::OperatorCancelled), None),
+        Decision::LeaveWork { code } => ("cancelled", Some(*code), None),
         Decision::Finish { outcome } if outcome.status == OutcomeStatus::Failed => {
             ("failed", None, outcome.summary.as_deref())
         }
@@ -379,10 +385,14 @@ mod tests {
     /// M10
     #[test]
     fn what_an_operator_took_in_hand_is_left_to_the_operator() {
-        for stop in [StopReason::OperatorCancelled, StopReason::WorkCancelled] {
+        for (stop, code) in [
+            (StopReason::OperatorCancelled, Code::OperatorCancelled),
+            (StopReason::WorkCancelled, Code::OperatorCancelled),
+            (StopReason::BudgetExceeded, Code::BudgetExceeded),
+        ] {
             assert_eq!(
                 decide(Some(stop), Some(outcome(OutcomeStatus::Succeeded)), &SegmentEnd::Stopped),
-                Decision::LeaveWork
+                Decision::LeaveWork { code }
             );
         }
         assert_eq!(decide(Some(StopReason::Interrupted), None, &SegmentEnd::Stopped), Decision::GoOn);

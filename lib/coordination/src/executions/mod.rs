@@ -10,5 +10,7 @@ pub use claim::{
     started, was_launched,
 };
 pub use complete::{Completed, SegmentEnd, complete, is_decided, orphaned, silence};
-pub use stop::{StopReason, cancel, ended_while_parked, fence, is_live, live_of, noted, stop_requested};
+pub use stop::{
+    StopReason, cancel, ended_while_parked, fence, hold_for_budget, is_live, live_of, noted, stop_requested,
+};
 pub(crate) use stop::{interrupt, listening_of};

@@ -13,6 +13,8 @@ use crate::work::{self, BlockedReason, Event};
 pub enum StopReason {
     OperatorCancelled,
     WorkCancelled,
+    /// It asked for more than its budget, and its binding says that it is to be held then.
+    BudgetExceeded,
     /// An Event interrupts the segment; the Work goes on with it as input.
     Interrupted,
 }
@@ -22,11 +24,14 @@ impl StopReason {
         match self {
             Self::OperatorCancelled => "operator_cancelled",
             Self::WorkCancelled => "work_cancelled",
+            Self::BudgetExceeded => "budget_exceeded",
             Self::Interrupted => "interrupted",
         }
     }
     pub(crate) fn from_row(text: &str) -> Option<Self> {
-        [Self::OperatorCancelled, Self::WorkCancelled, Self::Interrupted].into_iter().find(|r| r.as_str() == text)
+        [Self::OperatorCancelled, Self::WorkCancelled, Self::BudgetExceeded, Self::Interrupted]
+            .into_iter()
+            .find(|r| r.as_str() == text)
     }
 }
 
@@ -146,6 +151,39 @@ pub fn cancel(tx: &Write<'_>, execution: &ExecutionId, actor: &str, now: Now) ->
     };
     events::accept_core(tx, &event, now)?;
     Ok(work)
+}
+
+/// Holds the Work of an execution that asked for more of `budget` than it has: its authority goes at once, its process
+/// follows, and an operator's retry lets the Work go on, in another execution with a budget of its own.
+///
+/// Told in an Event. What is being stopped already is left alone.
+pub fn hold_for_budget(tx: &Write<'_>, execution: &ExecutionId, budget: &str, now: Now) -> Result<()> {
+    let (work, scope, cause) =
+        tx.one("reading an execution", CANCELLABLE, named_params! { ":id": execution.as_str() }, |row| {
+            Ok((
+                column_id::<WorkId>(row, "work_id")?,
+                column_id::<ScopeId>(row, "scope_id")?,
+                column_id::<EventId>(row, "cause_event_id")?,
+            ))
+        })?;
+    let held = Event::Held(BlockedReason::BudgetExceeded);
+    if work::state_of(tx, &work)?.after(held).is_err() {
+        return Ok(());
+    }
+    work::set_state(tx, &work, held, now.wall.0, None, now)?;
+    fence(tx, &work, StopReason::BudgetExceeded, now)?;
+    let delivery = format!("{execution}.held");
+    let data = Map::from_iter([
+        ("execution_id".to_owned(), Value::from(execution.as_str())),
+        ("budget".to_owned(), Value::from(budget)),
+    ]);
+    let event = NewEvent {
+        work: Some(&work),
+        cause: Some(&cause),
+        ..NewEvent::new(&scope, kind::EXECUTION_HELD, source::CORE, &delivery, &data)
+    };
+    events::accept_core(tx, &event, now)?;
+    Ok(())
 }
 
 const IS_LIVE: &str = "

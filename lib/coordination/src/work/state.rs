@@ -11,6 +11,8 @@ pub enum BlockedReason {
     AmbiguousDispatch,
     /// A start gate refused it; it waits for a retry (G06).
     Gate,
+    /// Its execution asked for more than its budget; it waits for a retry.
+    BudgetExceeded,
 }
 
 impl BlockedReason {
@@ -19,6 +21,7 @@ impl BlockedReason {
             Self::OperatorCancelled => "operator_cancelled",
             Self::AmbiguousDispatch => "ambiguous_dispatch",
             Self::Gate => "gate",
+            Self::BudgetExceeded => "budget_exceeded",
         }
     }
 }
@@ -86,6 +89,7 @@ impl State {
             ("blocked", Some("operator_cancelled")) => Self::Blocked(BlockedReason::OperatorCancelled),
             ("blocked", Some("ambiguous_dispatch")) => Self::Blocked(BlockedReason::AmbiguousDispatch),
             ("blocked", Some("gate")) => Self::Blocked(BlockedReason::Gate),
+            ("blocked", Some("budget_exceeded")) => Self::Blocked(BlockedReason::BudgetExceeded),
             _ => return None,
         })
     }
@@ -115,13 +119,14 @@ impl State {
 mod tests {
     use super::*;
 
-    const STATES: [State; 9] = [
+    const STATES: [State; 10] = [
         State::Ready,
         State::Running,
         State::Waiting,
         State::Blocked(BlockedReason::OperatorCancelled),
         State::Blocked(BlockedReason::AmbiguousDispatch),
         State::Blocked(BlockedReason::Gate),
+        State::Blocked(BlockedReason::BudgetExceeded),
         State::Succeeded,
         State::Failed,
         State::Cancelled,

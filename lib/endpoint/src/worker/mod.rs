@@ -121,7 +121,7 @@ impl Desk {
         let called = self.with(|toolbelt| toolbelt.call(bearer, &call, key));
         self.calls.set(self.calls.get() + 1);
         self.noted.notify_one();
-        let called = called.map_err(Fault::Refused)?;
+        let called = called.map_err(|error| self.refused(error))?;
         if called.ring {
             self.ringer.ring();
         }
@@ -134,12 +134,21 @@ impl Desk {
         let read = self.with(|toolbelt| toolbelt.read(bearer, call, key));
         self.calls.set(self.calls.get() + 1);
         self.noted.notify_one();
-        if let Some(response) = read.map_err(Fault::Refused)? {
+        if let Some(response) = read.map_err(|error| self.refused(error))? {
             return Ok(Reply::json(200, &response));
         }
         let judged = self.with(|toolbelt| toolbelt.forward(bearer, call, key));
-        let response = self.host.call(&judged.map_err(Fault::Refused)?).await.map_err(Fault::Refused)?;
+        let judged = judged.map_err(|error| self.refused(error))?;
+        let response = self.host.call(&judged).await.map_err(|error| self.refused(error))?;
         Ok(Reply::json(200, &response))
+    }
+
+    /// A refusal. One that may have held the Work is for the scheduler to hear of: there is a process to stop.
+    fn refused(&self, error: ApiError) -> Fault {
+        if error.code == Code::BudgetExceeded {
+            self.ringer.ring();
+        }
+        Fault::Refused(error)
     }
 
     /// A place among the [`REQUESTS_MAX`]. Error: `too_many_requests`.

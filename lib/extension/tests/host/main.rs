@@ -1,5 +1,6 @@
 //! What the extension host promises, with extensions in this process on a real state directory.
 
+mod budgets;
 mod bypass;
 mod calls;
 mod doubts;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use conduit_api::host::HostCall;
 use conduit_api::toolbelt::{CallRequest, CallResponse};
 use conduit_api::{ApiError, Version};
-use conduit_config::{ConfigService, Registered, Snapshot, SnapshotCache};
+use conduit_config::{Budget, ConfigService, Registered, Snapshot, SnapshotCache};
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::source;
 use conduit_coordination::executions::{self, Claim, Claimed};
@@ -156,6 +156,8 @@ pub struct World {
     service: ConfigService,
     pub extensions: Vec<Rc<Scripted>>,
     configuration: Value,
+    /// What tokens that are issued from now on pin.
+    budget: Budget,
 }
 
 /// A running segment and its token.
@@ -184,7 +186,7 @@ impl World {
         let references = Registered::of(catalogue).executor("shell", |_, _| Vec::new());
         let service = ConfigService::new(state, file, Rc::new(references));
         service.start(&mut store, Clock.now()).unwrap();
-        Self { base, store, service, extensions, configuration }
+        Self { base, store, service, extensions, configuration, budget: Budget::default() }
     }
 
     /// A world with `lab`, and its host.
@@ -243,6 +245,12 @@ impl World {
         self.go_on(claimed.expect("a Work is due"))
     }
 
+    /// A running segment of a new Work that may use up what `budget` says.
+    pub fn bounded(&mut self, budget: Value) -> Speaker {
+        self.budget = serde_json::from_value(budget).unwrap();
+        self.speaker()
+    }
+
     /// Issues the token of a claim and launches it.
     fn go_on(&mut self, claimed: Claimed) -> Speaker {
         let now = Clock.now();
@@ -257,7 +265,12 @@ impl World {
     fn issue(&mut self, claimed: Claimed) -> Speaker {
         let now = Clock.now();
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let grants = Grants { operations: list(&OPERATIONS), events: list(&["lab"]), delegates: Vec::new() };
+        let grants = Grants {
+            operations: list(&OPERATIONS),
+            events: list(&["lab"]),
+            delegates: Vec::new(),
+            budget: self.budget,
+        };
         let expires_boot_us = now.boot_us + LONG_US;
         let issued = self.store.fenced(&claimed.fence(), &Demand::Ownership, now, |tx| {
             token::issue(tx, &NewToken { claimed: &claimed, grants: &grants, expires_boot_us })

@@ -8,10 +8,11 @@ mod look;
 
 use std::rc::Rc;
 
-use conduit_api::{Code, Version, WorkId};
+use conduit_api::{Code, ExecutionId, Version, WorkId};
 use conduit_extension::desk::{Desk, Fault};
 use conduit_extension::{Answer, Extension, Failure, Invocation, Invoked};
 use conduit_store::Read;
+use conduit_toolbelt::budget;
 use conduit_toolbelt::reader::{Look, Reader};
 use conduit_toolbelt::registry::{Member, OperationKind, OperationSpec, Registration, Toolset};
 use serde_json::{Map, Value, json};
@@ -23,6 +24,7 @@ const WORK: &str = "introspection.work";
 const EVENTS: &str = "introspection.events";
 const CHILDREN: &str = "introspection.children";
 const EXECUTIONS: &str = "introspection.executions";
+const BUDGET: &str = "introspection.budget";
 
 /// Most items of one answer.
 const ITEMS_MAX: u64 = 50;
@@ -37,10 +39,11 @@ pub fn registration() -> Registration {
     });
     let read = |name, summary, input| OperationSpec::new(name, summary, input).kind(OperationKind::Read);
     let operations = vec![
-        read(WORK, "Show the Work that this execution is of", nothing),
+        read(WORK, "Show the Work that this execution is of", nothing.clone()),
         read(EVENTS, "List the Events of this Work, newest first", limited.clone()),
         read(CHILDREN, "List the Works that this Work created, newest first", limited.clone()),
         read(EXECUTIONS, "List the executions of this Work, newest first", limited),
+        read(BUDGET, "Show what this execution may use up, and what is left of it", nothing),
     ];
     let since = Version::new(0, 1, 0);
     let toolset = Toolset {
@@ -67,7 +70,9 @@ impl Introspection {
     }
 
     fn answer(&self, call: &Invocation) -> Result<Invoked, Failure> {
-        let shown = self.desk.read(|r, _| shown(r, &call.operation, &call.authority.work_id, &call.input))?;
+        let shown = self.desk.read(|r, _| {
+            shown(r, &call.operation, &call.authority.execution_id, &call.authority.work_id, &call.input)
+        })?;
         shown
             .map(Invoked::Output)
             .ok_or_else(|| Failure::Failed("it has no such operation, or the Work is gone".into()))
@@ -75,7 +80,13 @@ impl Introspection {
 }
 
 /// What an operation shows of `work`; `None` when there is no such operation, or the Work is gone.
-fn shown(r: &Read<'_>, operation: &str, work: &WorkId, input: &Map<String, Value>) -> Result<Option<Value>, Fault> {
+fn shown(
+    r: &Read<'_>,
+    operation: &str,
+    execution: &ExecutionId,
+    work: &WorkId,
+    input: &Map<String, Value>,
+) -> Result<Option<Value>, Fault> {
     let limit = input.get("limit").and_then(Value::as_u64).unwrap_or(ITEMS_DEFAULT).min(ITEMS_MAX);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     match operation {
@@ -83,23 +94,25 @@ fn shown(r: &Read<'_>, operation: &str, work: &WorkId, input: &Map<String, Value
         EVENTS => look::events(r, work, limit),
         CHILDREN => look::children(r, work, limit),
         EXECUTIONS => look::executions(r, work, limit),
+        BUDGET => Ok(Some(json!({"budget": budget::view(r, execution)?}))),
         _ => Ok(None),
     }
 }
 
 /// Its reads, for whoever decides about a call and has a view of the store already.
-pub fn readers() -> [(&'static str, Reader); 4] {
+pub fn readers() -> [(&'static str, Reader); 5] {
     [
         (WORK, |look| read(WORK, look)),
         (EVENTS, |look| read(EVENTS, look)),
         (CHILDREN, |look| read(CHILDREN, look)),
         (EXECUTIONS, |look| read(EXECUTIONS, look)),
+        (BUDGET, |look| read(BUDGET, look)),
     ]
 }
 
 fn read(operation: &str, look: &Look<'_>) -> Result<Value, conduit_toolbelt::Error> {
     let gone = || conduit_toolbelt::Error::operation(Code::ExtensionUnavailable, "the Work is gone");
-    shown(look.read, operation, &look.token.work, look.input)?.ok_or_else(gone)
+    shown(look.read, operation, &look.token.execution, &look.token.work, look.input)?.ok_or_else(gone)
 }
 
 impl Extension for Introspection {

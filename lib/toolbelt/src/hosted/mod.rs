@@ -20,6 +20,7 @@ use conduit_store::{Clock, Fenced, Now, Read, TimeSource, Write, named_params};
 use serde_json::{Map, Value};
 
 use crate::access::{Access, Known, Noted};
+use crate::budget::{self, Spent};
 use crate::check::{self, Assertions, Authorized, Registered};
 use crate::error::{Error, Result};
 use crate::operations;
@@ -230,6 +231,7 @@ impl Hosted {
             if !pass(tx)? {
                 return Err(NotBegun::PassOver);
             }
+            budget::charge(tx, admitted.token(), &Spent::on_input(&admitted.input))?;
             let Admitted { key, request_digest, idempotent, .. } = admitted;
             Ok(intent::put(tx, key, request_digest, *idempotent, &host, tx.now())?)
         });
@@ -318,6 +320,9 @@ impl Hosted {
         self.fenced(admitted, time, |tx| {
             let done = operations::emit(tx, &admitted.authorized, &event, None, &snapshot)?;
             let output = call::to_value(&done.output)?;
+            if !done.replayed {
+                budget::charge(tx, admitted.token(), &Spent { emissions: 1, ..Spent::default() })?;
+            }
             if intent::remove(tx, &admitted.key, &host)? {
                 replay::store(tx, execution, operation, request_id, &admitted.input, &output, tx.now())?;
             }

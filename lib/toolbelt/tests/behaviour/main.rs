@@ -1,5 +1,6 @@
 //! What a run socket's toolbelt promises, on a real state directory, with the time as an argument.
 
+mod budgets;
 mod declarations;
 mod grants;
 mod operations;

@@ -45,7 +45,12 @@ pub fn configuration() -> Value {
 
 pub fn grants() -> Grants {
     let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    Grants { operations: list(&BUILTINS), events: list(&["demo.survey"]), delegates: list(&["child"]) }
+    Grants {
+        operations: list(&BUILTINS),
+        events: list(&["demo.survey"]),
+        delegates: list(&["child"]),
+        ..Grants::default()
+    }
 }
 
 /// The builtins, and an extension `lab` that an operator has to enable.
@@ -174,6 +179,17 @@ impl Host {
         let claimed = self.claim();
         let operations = operations.iter().map(|name| (*name).to_owned()).collect();
         let token = self.issue(&claimed, &Grants { operations, ..Grants::default() });
+        self.launch(&claimed);
+        let toolbelt = self.toolbelt(&claimed.execution);
+        Speaker { claimed, token, toolbelt }
+    }
+
+    /// A running segment of a new Work, with what [`grants`] gives and `budget`.
+    pub fn bounded(&mut self, budget: Value) -> Speaker {
+        self.create(&[]);
+        let claimed = self.claim();
+        let budget = serde_json::from_value(budget).unwrap();
+        let token = self.issue(&claimed, &Grants { budget, ..grants() });
         self.launch(&claimed);
         let toolbelt = self.toolbelt(&claimed.execution);
         Speaker { claimed, token, toolbelt }

@@ -313,6 +313,7 @@ impl<'w> Play<'w> {
             operations: binding.operations.granted().map(str::to_owned).collect(),
             events: binding.events.iter().cloned().collect(),
             delegates: binding.delegates.iter().cloned().collect(),
+            budget: binding.budget,
         };
         let new = NewToken { claimed: &claimed, grants: &grants, expires_boot_us: now.boot_us + lives_us };
         let issued = store.fenced(&claimed.fence(), &Demand::Ownership, *now, |tx| token::issue(tx, &new));

@@ -1,0 +1,263 @@
+//! Budgets: what one execution may use up (design §9.9). The bounds are its binding's, pinned in its token; what is used up is
+//! counted in the transaction that uses it, and calls in the process that serves its socket.
+//!
+//! An execution whose binding bounds nothing has no row here and pays nothing.
+
+use std::fmt;
+
+use conduit_api::ExecutionId;
+use conduit_config::{Budget, OnExceeded};
+use conduit_store::{Now, Read, Write, named_params};
+use serde_json::{Map, Value, json};
+
+use crate::error::{Error, Result};
+use crate::token::{Grants, TokenRecord};
+
+/// A minute, in microseconds.
+const MINUTE_US: u64 = 60 * 1_000_000;
+
+/// One of the things that are bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bounded {
+    CallsPerMinute,
+    Emissions,
+    Children,
+    Bytes,
+}
+
+impl Bounded {
+    pub const ALL: [Self; 4] = [Self::CallsPerMinute, Self::Emissions, Self::Children, Self::Bytes];
+
+    /// The name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CallsPerMinute => "calls_per_minute",
+            Self::Emissions => "emissions",
+            Self::Children => "children",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// The rule that refuses, as records and decisions show it.
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::CallsPerMinute => "its budget of calls_per_minute is used up",
+            Self::Emissions => "its budget of emissions is used up",
+            Self::Children => "its budget of children is used up",
+            Self::Bytes => "its budget of bytes is used up",
+        }
+    }
+
+    const fn limit(self, budget: &Budget) -> Option<u64> {
+        match self {
+            Self::CallsPerMinute => budget.calls_per_minute,
+            Self::Emissions => budget.emissions,
+            Self::Children => budget.children,
+            Self::Bytes => budget.bytes,
+        }
+    }
+}
+
+/// A call that asks for more than there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exceeded {
+    pub bounded: Bounded,
+    pub limit: u64,
+    /// Seconds until a call is free again; `None` for what does not come back.
+    pub wait_s: Option<u64>,
+    /// Whether the Work is to be held.
+    pub hold: bool,
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, limit) = (self.bounded.name(), self.limit);
+        write!(f, "the budget `{name}` of this execution ({limit}) is used up; ")?;
+        match (self.hold, self.wait_s) {
+            (true, _) => f.write_str("its Work is held until an operator retries it"),
+            (false, Some(seconds)) => write!(f, "ask again in {seconds} s, or declare an outcome"),
+            (false, None) => f.write_str("declare an outcome or a wait, which cost nothing"),
+        }
+    }
+}
+
+impl Exceeded {
+    const fn of(bounded: Bounded, limit: u64, wait_s: Option<u64>, budget: &Budget) -> Self {
+        Self { bounded, limit, wait_s, hold: matches!(budget.on_exceeded, OnExceeded::Hold) }
+    }
+}
+
+/// What an execution has used up, or is about to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spent {
+    pub emissions: u64,
+    pub children: u64,
+    pub bytes: u64,
+}
+
+impl Spent {
+    /// The bytes of `input`, as JSON.
+    pub fn on_input(input: &Map<String, Value>) -> Self {
+        let bytes = serde_json::to_vec(input).map_or(0, |bytes| bytes.len());
+        Self { bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..Self::default() }
+    }
+
+    const fn of(&self, bounded: Bounded) -> Option<u64> {
+        match bounded {
+            Bounded::CallsPerMinute => None,
+            Bounded::Emissions => Some(self.emissions),
+            Bounded::Children => Some(self.children),
+            Bounded::Bytes => Some(self.bytes),
+        }
+    }
+
+    const fn and(&self, more: &Self) -> Self {
+        Self {
+            emissions: self.emissions.saturating_add(more.emissions),
+            children: self.children.saturating_add(more.children),
+            bytes: self.bytes.saturating_add(more.bytes),
+        }
+    }
+}
+
+const SPENT: &str = "SELECT emissions, children, bytes FROM spent WHERE execution_id = :execution";
+const SPEND: &str = "
+    INSERT INTO spent (execution_id, emissions, children, bytes) VALUES (:execution, :emissions, :children, :bytes)
+    ON CONFLICT (execution_id) DO UPDATE SET emissions = :emissions, children = :children, bytes = :bytes";
+const GRANTS: &str = "SELECT grants FROM token WHERE execution_id = :execution ORDER BY epoch DESC LIMIT 1";
+
+/// Charges an execution for what is done in this transaction. Error: `budget_exceeded`, and then nothing may be committed.
+pub(crate) fn charge(tx: &Write<'_>, token: &TokenRecord, more: &Spent) -> Result<()> {
+    let budget = &token.grants.budget;
+    if budget.emissions.is_none() && budget.children.is_none() && budget.bytes.is_none() {
+        return Ok(());
+    }
+    let before = spent(tx, &token.execution)?;
+    let after = before.and(more);
+    for bounded in Bounded::ALL {
+        if let (Some(limit), Some(used)) = (bounded.limit(budget), after.of(bounded))
+            && used > limit
+            && Some(used) != before.of(bounded)
+        {
+            return Err(Error::BudgetExceeded(Exceeded::of(bounded, limit, None, budget)));
+        }
+    }
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    let Spent { emissions, children, bytes } = after;
+    tx.execute(
+        "charging an execution",
+        SPEND,
+        named_params! {
+            ":execution": token.execution.as_str(), ":emissions": number(emissions), ":children": number(children),
+            ":bytes": number(bytes),
+        },
+    )?;
+    Ok(())
+}
+
+/// What an execution has used up so far.
+fn spent(r: &Read<'_>, execution: &ExecutionId) -> conduit_store::Result<Spent> {
+    let number = |count: i64| u64::try_from(count).unwrap_or(0);
+    let params = named_params! { ":execution": execution.as_str() };
+    let found = r.optional("reading what an execution used up", SPENT, params, |row| {
+        Ok(Spent {
+            emissions: number(row.get("emissions")?),
+            children: number(row.get("children")?),
+            bytes: number(row.get("bytes")?),
+        })
+    })?;
+    Ok(found.unwrap_or_default())
+}
+
+/// The budget of an execution as its newest token pins it, with what is used and what is left; `null` when nothing is bounded.
+pub fn view(r: &Read<'_>, execution: &ExecutionId) -> conduit_store::Result<Value> {
+    let params = named_params! { ":execution": execution.as_str() };
+    let grants = r.optional("reading a token's grants", GRANTS, params, |row| row.get::<_, String>("grants"))?;
+    // Grants that cannot be read grant nothing, and bound nothing.
+    let grants: Grants = grants.and_then(|grants| serde_json::from_str(&grants).ok()).unwrap_or_default();
+    let (budget, spent) = (grants.budget, spent(r, execution)?);
+    if budget.is_unlimited() {
+        return Ok(Value::Null);
+    }
+    let mut view = Map::from_iter([("on_exceeded".to_owned(), json!(budget.on_exceeded))]);
+    for bounded in Bounded::ALL {
+        let Some(limit) = bounded.limit(&budget) else { continue };
+        let shown = match spent.of(bounded) {
+            Some(used) => json!({"limit": limit, "used": used, "remaining": limit.saturating_sub(used)}),
+            None => json!({"limit": limit}),
+        };
+        view.insert(bounded.name().to_owned(), shown);
+    }
+    Ok(Value::Object(view))
+}
+
+/// How many calls an execution made lately: a bucket that holds a minute's calls and fills again all the time. It is of one
+/// process and begins full.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    /// What has gone out of the bucket, in calls times [`MINUTE_US`].
+    gone: u64,
+    seen_boot_us: i64,
+}
+
+impl Rate {
+    /// Takes one call out. Error: `budget_exceeded` when there is none left.
+    pub fn take(&mut self, budget: &Budget, now: Now) -> Result<()> {
+        let Some(limit) = budget.calls_per_minute else { return Ok(()) };
+        let since = u64::try_from(now.boot_us.saturating_sub(self.seen_boot_us)).unwrap_or(0);
+        self.seen_boot_us = self.seen_boot_us.max(now.boot_us);
+        // In the time since, `limit` calls came back for each minute.
+        self.gone = self.gone.saturating_sub(since.saturating_mul(limit));
+        let full = limit.saturating_mul(MINUTE_US);
+        let after = self.gone.saturating_add(MINUTE_US);
+        if after > full {
+            let missing_us = (after - full).div_ceil(limit.max(1));
+            let wait_s = missing_us.div_ceil(1_000_000).max(1);
+            return Err(Error::BudgetExceeded(Exceeded::of(Bounded::CallsPerMinute, limit, Some(wait_s), budget)));
+        }
+        self.gone = after;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conduit_api::UnixMicros;
+
+    fn at(seconds: i64) -> Now {
+        Now { wall: UnixMicros(0), boot_us: 1_000_000_000 + seconds * 1_000_000, boot_id: "boot" }
+    }
+
+    fn taken(rate: &mut Rate, limit: u64, second: i64) -> Option<u64> {
+        let budget = Budget { calls_per_minute: Some(limit), ..Budget::default() };
+        match rate.take(&budget, at(second)) {
+            Ok(()) => None,
+            Err(Error::BudgetExceeded(exceeded)) => exceeded.wait_s,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_minutes_calls_are_there_at_once_and_come_back_as_time_goes_by() {
+        let mut rate = Rate::default();
+        assert_eq!([(); 6].map(|()| taken(&mut rate, 6, 0)), [None; 6]);
+        assert_eq!(taken(&mut rate, 6, 0), Some(10));
+        assert_eq!(taken(&mut rate, 6, 9), Some(1), "what is refused costs nothing");
+        assert_eq!(taken(&mut rate, 6, 10), None);
+        assert_eq!(taken(&mut rate, 6, 10), Some(10));
+        assert_eq!([(); 6].map(|()| taken(&mut rate, 6, 100)), [None; 6]);
+        assert_eq!(taken(&mut rate, 6, 100), Some(10));
+        assert_eq!(taken(&mut rate, 6, 50), Some(10), "a clock that went back gives nothing");
+    }
+
+    #[test]
+    fn the_largest_rate_of_a_configuration_is_counted_exactly() {
+        let mut rate = Rate::default();
+        for _ in 0..1_000_000 {
+            assert_eq!(taken(&mut rate, 1_000_000, 0), None);
+        }
+        assert_eq!(taken(&mut rate, 1_000_000, 0), Some(1));
+        assert_eq!(Rate::default().take(&Budget::default(), at(0)).ok(), Some(()), "nothing is bounded");
+    }
+}
