@@ -174,8 +174,10 @@ codes! {
     WorkingDirectoryUnavailable = "working_directory_unavailable", 422, Never;
 
     // Budgets
-    /// The execution has used up a budget of its binding; the message names it, and what is left to do.
-    BudgetExceeded = "budget_exceeded", 429, Never;
+    /// A budget of the execution has no room for the call; the message names it with its figures.
+    BudgetExceeded = "budget_exceeded", 422, Never;
+    /// The execution has made as many calls in a minute as its binding gives it; the message says when there is room again.
+    CallRateExceeded = "call_rate_exceeded", 429, SameRequest;
 
     // Execution results, as recorded on an Execution
     /// The process ended with a failure.
@@ -248,11 +250,13 @@ pub struct ApiError {
     pub diagnostics: Vec<Diagnostic>,
     /// The code in the words of an extension, which callers see in place of `code` (T13).
     pub own_code: Option<String>,
+    /// Seconds after which the same request may succeed, where that is known: `retry-after`.
+    pub retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), diagnostics: Vec::new(), own_code: None }
+        Self { code, message: message.into(), diagnostics: Vec::new(), own_code: None, retry_after_s: None }
     }
 
     /// An extension's own refusal: its code and its message, as they are (T13, G03).

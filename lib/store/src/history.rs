@@ -3,6 +3,7 @@
 //! Records are gathered in memory and written together; a crash may lose the newest of them, which is the price of
 //! a call that does not wait for its own record. Nothing here is ever read to decide anything.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use conduit_api::UnixMicros;
@@ -37,7 +38,7 @@ pub struct ToolbeltRecord {
     /// `ok`, or the code of the refusal.
     pub result: String,
     /// Which check refused, in the words of the decision; never shown to the caller.
-    pub rule: Option<&'static str>,
+    pub rule: Option<Cow<'static, str>>,
     /// `toolbelt.refusal`: what the refusal tells an operator, where it tells more than its code (S07).
     pub refusal: Option<&'static str>,
     /// `toolbelt.gate`: the registration whose gate parked or refused the call (G05).

@@ -12,7 +12,6 @@ use conduit_store::digest::Sha256Digest;
 use conduit_store::history::{History, ToolbeltRecord};
 use conduit_store::{Now, Read, StateDir, Store};
 
-use crate::budget::Exceeded;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::live::Live;
@@ -84,11 +83,7 @@ impl Access {
 
     /// Keeps a record of what was asked and how it ended, and turns a fault into what the caller is told.
     pub fn answered<T>(&mut self, noted: &Noted<'_>, done: Result<T>, now: Now) -> Result<T, ApiError> {
-        if let (Err(Error::BudgetExceeded(exceeded)), Some(token)) = (&done, noted.token)
-            && exceeded.hold
-        {
-            self.hold(token, exceeded, now);
-        }
+        let done = done.map_err(|error| self.held(noted, error, now));
         let refusal = done.as_ref().err().and_then(|error| self.refusal(noted, error));
         self.record(noted, done.as_ref().map(|_| ()), refusal, now);
         done.map_err(|error| {
@@ -97,19 +92,21 @@ impl Access {
         })
     }
 
-    /// Ends the authority of an execution that asked for more than its budget, and holds its Work. Nothing of the call was
-    /// done, so a crash before this leaves the next call to do it.
-    fn hold(&mut self, token: &TokenRecord, exceeded: &Exceeded, now: Now) {
-        let name = exceeded.bounded.name();
-        let held = self.store.write(|tx| executions::hold_for_budget(tx, &token.execution, name, now));
+    /// Carries out what an exceeded budget asks for: the caller's authority ends and its Work is held, in one transaction under
+    /// its lease. When that fails, the failure is what the call comes to. Nothing of the call was done, so a crash before this
+    /// leaves the next call to do it.
+    fn held(&mut self, noted: &Noted<'_>, error: Error, now: Now) -> Error {
+        let (Error::BudgetExceeded(exceeded), Some(token)) = (&error, noted.token) else { return error };
+        if !exceeded.hold {
+            return error;
+        }
+        let (fence, demand) = check::authority(token);
+        let held = self.store.fenced(&fence, &demand, now, |tx| {
+            executions::hold_for_budget(tx, &token.execution, exceeded.bounded.name(), now)
+        });
         match held {
-            Ok(()) => {
-                tracing::warn!(execution = %token.execution, budget = name, "a Work is held: a budget is used up")
-            }
-            Err(error) => {
-                let error: conduit_coordination::Error = error;
-                tracing::error!(execution = %token.execution, error = with_causes(&error), "a Work is not held yet");
-            }
+            Ok(()) => error,
+            Err(lost) => Error::Coordination(lost),
         }
     }
 
@@ -134,7 +131,7 @@ impl Access {
     fn record(&mut self, noted: &Noted<'_>, done: Result<(), &Error>, refusal: Option<&'static str>, now: Now) {
         let (result, rule) = match done {
             Ok(()) => ("ok".to_owned(), None),
-            Err(error) => (error.result(), error.rule()),
+            Err(error) => (error.result(), error.reason()),
         };
         let token = noted.token;
         let record = ToolbeltRecord {

@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use conduit_api::ExecutionId;
+use conduit_api::toolbelt::operation;
+use conduit_api::{ApiError, Code, ExecutionId};
 use conduit_config::{Budget, OnExceeded};
 use conduit_store::{Now, Read, Write, named_params};
 use serde_json::{Map, Value, json};
@@ -38,16 +39,6 @@ impl Bounded {
         }
     }
 
-    /// The rule that refuses, as records and decisions show it.
-    pub const fn rule(self) -> &'static str {
-        match self {
-            Self::CallsPerMinute => "its budget of calls_per_minute is used up",
-            Self::Emissions => "its budget of emissions is used up",
-            Self::Children => "its budget of children is used up",
-            Self::Bytes => "its budget of bytes is used up",
-        }
-    }
-
     const fn limit(self, budget: &Budget) -> Option<u64> {
         match self {
             Self::CallsPerMinute => budget.calls_per_minute,
@@ -63,6 +54,8 @@ impl Bounded {
 pub struct Exceeded {
     pub bounded: Bounded,
     pub limit: u64,
+    pub used: u64,
+    pub wanted: u64,
     /// Seconds until a call is free again; `None` for what does not come back.
     pub wait_s: Option<u64>,
     /// Whether the Work is to be held.
@@ -71,19 +64,27 @@ pub struct Exceeded {
 
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, limit) = (self.bounded.name(), self.limit);
-        write!(f, "the budget `{name}` of this execution ({limit}) is used up; ")?;
-        match (self.hold, self.wait_s) {
-            (true, _) => f.write_str("its Work is held until an operator retries it"),
-            (false, Some(seconds)) => write!(f, "ask again in {seconds} s, or declare an outcome"),
-            (false, None) => f.write_str("declare an outcome or a wait, which cost nothing"),
-        }
+        let Self { bounded, limit, used, wanted, .. } = self;
+        write!(f, "the budget `{}` has no room: {wanted} more on {used} of {limit}", bounded.name())
     }
 }
 
 impl Exceeded {
-    const fn of(bounded: Bounded, limit: u64, wait_s: Option<u64>, budget: &Budget) -> Self {
-        Self { bounded, limit, wait_s, hold: matches!(budget.on_exceeded, OnExceeded::Hold) }
+    /// What the caller is told: `call_rate_exceeded` for what comes back, `budget_exceeded` for all else.
+    pub fn to_api(&self) -> ApiError {
+        match (self.hold, self.wait_s) {
+            (true, _) => {
+                ApiError::new(Code::BudgetExceeded, format!("{self}; the Work is held until an operator retries it"))
+            }
+            (false, None) => ApiError::new(
+                Code::BudgetExceeded,
+                format!("{self}; a declaration (`wait`, `declare_outcome`) costs nothing"),
+            ),
+            (false, Some(seconds)) => ApiError {
+                retry_after_s: Some(seconds),
+                ..ApiError::new(Code::CallRateExceeded, format!("{self}; there is room again in {seconds} s"))
+            },
+        }
     }
 }
 
@@ -124,6 +125,7 @@ const SPENT: &str = "SELECT emissions, children, bytes FROM spent WHERE executio
 const SPEND: &str = "
     INSERT INTO spent (execution_id, emissions, children, bytes) VALUES (:execution, :emissions, :children, :bytes)
     ON CONFLICT (execution_id) DO UPDATE SET emissions = :emissions, children = :children, bytes = :bytes";
+const GIVE_BACK: &str = "UPDATE spent SET bytes = max(0, bytes - :bytes) WHERE execution_id = :execution";
 const GRANTS: &str = "SELECT grants FROM token WHERE execution_id = :execution ORDER BY epoch DESC LIMIT 1";
 
 /// Charges an execution for what is done in this transaction. Error: `budget_exceeded`, and then nothing may be committed.
@@ -139,7 +141,15 @@ pub(crate) fn charge(tx: &Write<'_>, token: &TokenRecord, more: &Spent) -> Resul
             && used > limit
             && Some(used) != before.of(bounded)
         {
-            return Err(Error::BudgetExceeded(Exceeded::of(bounded, limit, None, budget)));
+            let used_before = before.of(bounded).unwrap_or_default();
+            return Err(Error::BudgetExceeded(Exceeded {
+                bounded,
+                limit,
+                used: used_before,
+                wanted: used - used_before,
+                wait_s: None,
+                hold: budget.on_exceeded == OnExceeded::Hold,
+            }));
         }
     }
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
@@ -152,6 +162,14 @@ pub(crate) fn charge(tx: &Write<'_>, token: &TokenRecord, more: &Spent) -> Resul
             ":bytes": number(bytes),
         },
     )?;
+    Ok(())
+}
+
+/// Frees the bytes of a request that was not carried out.
+pub(crate) fn give_back(tx: &Write<'_>, execution: &ExecutionId, bytes: u64) -> Result<()> {
+    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+    let params = named_params! { ":execution": execution.as_str(), ":bytes": bytes };
+    tx.execute("giving a budget back", GIVE_BACK, params)?;
     Ok(())
 }
 
@@ -169,20 +187,53 @@ fn spent(r: &Read<'_>, execution: &ExecutionId) -> conduit_store::Result<Spent> 
     Ok(found.unwrap_or_default())
 }
 
-/// The budget of an execution as its newest token pins it, with what is used and what is left; `null` when nothing is bounded.
-pub fn view(r: &Read<'_>, execution: &ExecutionId) -> conduit_store::Result<Value> {
+/// The bounds that a call of `operation` is held against, as they stand: each with its figures, and whether there is room for one
+/// more; `None` where that depends on the moment or the input.
+pub(crate) fn outlook(r: &Read<'_>, execution: &ExecutionId, operation: &str) -> Result<Vec<(String, Option<bool>)>> {
+    if matches!(operation, operation::WAIT | operation::DECLARE_OUTCOME) {
+        return Ok(Vec::new());
+    }
+    let (budget, spent) = state(r, execution)?;
+    let concerns = |bounded| match bounded {
+        Bounded::CallsPerMinute => true,
+        Bounded::Emissions => operation == operation::EMIT,
+        Bounded::Children => operation == operation::CREATE_WORK,
+        Bounded::Bytes => operation != operation::READ_CONTEXT,
+    };
+    let mut found = Vec::new();
+    for bounded in Bounded::ALL.into_iter().filter(|bounded| concerns(*bounded)) {
+        let Some(limit) = bounded.limit(&budget) else { continue };
+        let name = bounded.name();
+        let (figures, room) = match (bounded, spent.of(bounded)) {
+            (Bounded::Emissions | Bounded::Children, Some(used)) => (format!("{used} of {limit}"), Some(used < limit)),
+            (_, Some(used)) => (format!("{used} of {limit}"), None),
+            (_, None) => (format!("{limit} at once"), None),
+        };
+        found.push((format!("the budget `{name}` has no room ({figures})"), room));
+    }
+    Ok(found)
+}
+
+/// The bounds of an execution as its newest token pins them, and what it has used of them.
+pub(crate) fn state(r: &Read<'_>, execution: &ExecutionId) -> conduit_store::Result<(Budget, Spent)> {
     let params = named_params! { ":execution": execution.as_str() };
     let grants = r.optional("reading a token's grants", GRANTS, params, |row| row.get::<_, String>("grants"))?;
     // Grants that cannot be read grant nothing, and bound nothing.
     let grants: Grants = grants.and_then(|grants| serde_json::from_str(&grants).ok()).unwrap_or_default();
-    let (budget, spent) = (grants.budget, spent(r, execution)?);
+    Ok((grants.budget, spent(r, execution)?))
+}
+
+/// The budget of an execution, with what is used and what is left; `null` when nothing is bounded. `calls` made lately are known
+/// to the process alone that serves its socket.
+pub fn view(r: &Read<'_>, execution: &ExecutionId, calls: Option<u64>) -> conduit_store::Result<Value> {
+    let (budget, spent) = state(r, execution)?;
     if budget.is_unlimited() {
         return Ok(Value::Null);
     }
     let mut view = Map::from_iter([("on_exceeded".to_owned(), json!(budget.on_exceeded))]);
     for bounded in Bounded::ALL {
         let Some(limit) = bounded.limit(&budget) else { continue };
-        let shown = match spent.of(bounded) {
+        let shown = match spent.of(bounded).or(calls) {
             Some(used) => json!({"limit": limit, "used": used, "remaining": limit.saturating_sub(used)}),
             None => json!({"limit": limit}),
         };
@@ -201,6 +252,13 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
+    /// The calls that are out of the bucket at `now`.
+    pub fn used(&self, budget: &Budget, now: Now) -> u64 {
+        let since = u64::try_from(now.boot_us.saturating_sub(self.seen_boot_us)).unwrap_or(0);
+        let limit = budget.calls_per_minute.unwrap_or(0);
+        self.gone.saturating_sub(since.saturating_mul(limit)).div_ceil(MINUTE_US)
+    }
+
     /// Takes one call out. Error: `budget_exceeded` when there is none left.
     pub fn take(&mut self, budget: &Budget, now: Now) -> Result<()> {
         let Some(limit) = budget.calls_per_minute else { return Ok(()) };
@@ -213,7 +271,14 @@ impl Rate {
         if after > full {
             let missing_us = (after - full).div_ceil(limit.max(1));
             let wait_s = missing_us.div_ceil(1_000_000).max(1);
-            return Err(Error::BudgetExceeded(Exceeded::of(Bounded::CallsPerMinute, limit, Some(wait_s), budget)));
+            return Err(Error::BudgetExceeded(Exceeded {
+                bounded: Bounded::CallsPerMinute,
+                limit,
+                used: self.gone.div_ceil(MINUTE_US),
+                wanted: 1,
+                wait_s: Some(wait_s),
+                hold: budget.on_exceeded == OnExceeded::Hold,
+            }));
         }
         self.gone = after;
         Ok(())

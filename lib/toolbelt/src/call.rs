@@ -120,7 +120,8 @@ impl Toolbelt {
             check_request_id(request_id)?;
             rate.take(&authorized.token().grants.budget, now)?;
             hosted::refuse_input(&known, &request.input)?;
-            reader(&Look { read: r, token: authorized.token(), input: &request.input }).map(Some)
+            let calls = rate.used(&authorized.token().grants.budget, now);
+            reader(&Look { read: r, token: authorized.token(), input: &request.input, calls }).map(Some)
         });
         match looked {
             Ok(None) => Ok(None),

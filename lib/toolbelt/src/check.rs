@@ -220,10 +220,15 @@ pub(crate) fn authorize_registered(
     token.map(prove).ok_or(Error::Refused { rule: rule::UNKNOWN_TOKEN })
 }
 
+/// What a transaction is guarded with in which a token speaks.
+pub(crate) fn authority(token: &TokenRecord) -> (Fence, Demand) {
+    let fence = Fence { execution: token.execution.clone(), epoch: token.epoch, owner: token.owner.clone() };
+    (fence, Demand::Authority { scope: token.scope.clone() })
+}
+
 /// The proof for a token that was checked.
 fn prove<O>(token: TokenRecord) -> Authorized<O> {
-    let fence = Fence { execution: token.execution.clone(), epoch: token.epoch, owner: token.owner.clone() };
-    let demand = Demand::Authority { scope: token.scope.clone() };
+    let (fence, demand) = authority(&token);
     Authorized { token, fence, demand, _operation: PhantomData }
 }
 

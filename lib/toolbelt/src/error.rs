@@ -1,5 +1,7 @@
 //! Why a call was not carried out: what the caller is told, and what the record says.
 
+use std::borrow::Cow;
+
 use conduit_api::{ApiError, Code};
 
 use crate::budget::Exceeded;
@@ -44,10 +46,17 @@ impl Error {
     pub fn rule(&self) -> Option<&'static str> {
         match self {
             Self::Refused { rule } => Some(rule),
-            Self::BudgetExceeded(exceeded) => Some(exceeded.bounded.rule()),
             Self::Store(conduit_store::Error::LeaseLost { why }) => Some(why),
             Self::Store(conduit_store::Error::AuthorityReleased) => Some(conduit_store::lease::rule::DECLARED),
             _ => None,
+        }
+    }
+
+    /// What the record names as the reason: the check that refused, or the budget with its figures.
+    pub fn reason(&self) -> Option<Cow<'static, str>> {
+        match self {
+            Self::BudgetExceeded(exceeded) => Some(Cow::Owned(exceeded.to_string())),
+            other => other.rule().map(Cow::Borrowed),
         }
     }
 
@@ -75,7 +84,7 @@ impl Error {
             Self::Coordination(conduit_coordination::Error::KeyTaken { .. }) => {
                 ApiError::new(Code::KeyTaken, "the correlation key belongs to another Work that has not ended")
             }
-            Self::BudgetExceeded(exceeded) => ApiError::new(Code::BudgetExceeded, exceeded.to_string()),
+            Self::BudgetExceeded(exceeded) => exceeded.to_api(),
             Self::Operation(error) | Self::GateRefused(error) => error.clone(),
             Self::Coordination(conduit_coordination::Error::Store(error)) | Self::Store(error) => error.to_api(),
             Self::Coordination(error) => ApiError::new(error.code(), error.to_string()),

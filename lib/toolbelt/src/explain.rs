@@ -4,14 +4,14 @@
 //! a call that was made follows from the rule in its record, what is shown beforehand from the same facts as a call's.
 
 use conduit_api::views::{CanIView, CheckOutcome, CheckView, DecisionView};
-use conduit_api::{ExecutionId, ScopeId, TokenId, WorkId};
+use conduit_api::{Code, ExecutionId, ScopeId, TokenId, WorkId};
 use conduit_config::Snapshot;
 use conduit_store::digest::Sha256Digest;
 use conduit_store::history::Remembered;
 use conduit_store::lease::{Demand, rule as lease};
 use conduit_store::{Fence, Now, Read, named_params};
 
-use crate::budget::Bounded;
+use crate::budget;
 use crate::check::{Assertions, Facts, RULES, Rule};
 use crate::error::Result;
 use crate::hosted::judges;
@@ -24,6 +24,8 @@ const LOOKS: [&str; 3] = ["guidance", "serving", "unreadable"];
 const LEASE: u8 = 5;
 const GATES: u8 = 6;
 const BUDGET: u8 = 7;
+/// The results of a call that its budget refused; the record's rule has the figures.
+const OVER_BUDGET: [&str; 2] = [Code::BudgetExceeded.as_str(), Code::CallRateExceeded.as_str()];
 
 /// What the record of a call says of its decision.
 pub fn of_record(record: Remembered) -> DecisionView {
@@ -47,7 +49,7 @@ fn checks_of(record: &Remembered) -> Vec<CheckView> {
     let rules = RULES.iter().filter(|rule| !looks || rule.check <= 2).map(|rule| (rule.check, rule.name));
     let rules: Vec<_> = rules.chain(lease::OF_AUTHORITY.map(|name| (LEASE, name))).collect();
     let refused = record.rule.as_deref().and_then(|rule| rules.iter().position(|(_, name)| *name == rule));
-    let over_budget = Bounded::ALL.map(Bounded::rule).into_iter().find(|rule| record.rule.as_deref() == Some(rule));
+    let over_budget = record.rule.as_deref().filter(|_| OVER_BUDGET.contains(&record.result.as_str()));
     if refused.is_none() && over_budget.is_none() && !was_decided(record) {
         return Vec::new();
     }
@@ -135,7 +137,17 @@ pub fn can_execution(r: &Read<'_>, execution: &ExecutionId, ground: &Ground<'_>)
         over = over || refuses;
         checks.push(view(LEASE, name, outcome));
     }
-    Ok(Some(shown(checks, scope_id, binding, Some(execution.clone()), ground)))
+    let mut view = shown(checks, scope_id, binding, Some(execution.clone()), ground);
+    for (text, room) in budget::outlook(r, execution, ground.operation)? {
+        let outcome = match room {
+            Some(true) if view.allowed => CheckOutcome::Passed,
+            Some(false) if view.allowed => CheckOutcome::Refused,
+            _ => CheckOutcome::NotAsked,
+        };
+        view.allowed = view.allowed && outcome != CheckOutcome::Refused;
+        view.checks.push(self::view(BUDGET, text, outcome));
+    }
+    Ok(Some(view))
 }
 
 /// The decision about a call that an execution of the binding would make, as far as the configuration decides it. `None`:

@@ -18,6 +18,8 @@ pub struct Look<'l> {
     /// The caller.
     pub token: &'l TokenRecord,
     pub input: &'l Map<String, Value>,
+    /// Calls that it made in the last minute, as its budget counts them.
+    pub calls: u64,
 }
 
 /// Carries a look out.

@@ -219,7 +219,7 @@ impl DoubtOutcome {
 /// One rule of a decision, in its place in the order (T05).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckView {
-    /// 1: the token. 2: what the call asserts. 3: the operation. 4: the configuration. 5: the lease. 6: a gate.
+    /// 1: the token. 2: what the call asserts. 3: the operation. 4: the configuration. 5: the lease. 6: a gate. 7: a budget.
     pub check: u8,
     /// What refuses the call.
     pub refuses_when: String,

@@ -97,7 +97,8 @@ impl Reply {
             Self::Json { body, .. } => (json(), ReplyBody::Whole(Some(body.into())), HeaderMap::new()),
             Self::Empty(_) => (None, ReplyBody::Whole(None), HeaderMap::new()),
             Self::Refused(error) => {
-                (json(), ReplyBody::Whole(Some(envelope(&error, request_id).into())), HeaderMap::new())
+                let later = error.retry_after_s.map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds)));
+                (json(), ReplyBody::Whole(Some(envelope(&error, request_id).into())), later.into_iter().collect())
             }
             Self::Stream(stream) => {
                 let Source { file, bytes } = stream.source;

@@ -145,6 +145,7 @@ impl Desk {
 
     /// A refusal. One that may have held the Work is for the scheduler to hear of: there is a process to stop.
     fn refused(&self, error: ApiError) -> Fault {
+        // Ringing for one that holds nothing costs a look.
         if error.code == Code::BudgetExceeded {
             self.ringer.ring();
         }

@@ -284,7 +284,7 @@ impl ExtensionHost {
         };
         if done.is_err() {
             // The request is open. What may have been done keeps what it used up, for the same request alone.
-            toolbelt.withdraw(admitted.key(), |tx| {
+            toolbelt.withdraw(admitted, |tx| {
                 if did_nothing {
                     passages.give_back(tx)?;
                 }

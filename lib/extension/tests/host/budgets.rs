@@ -19,8 +19,33 @@ async fn an_operation_is_paid_for_before_its_handler_runs_and_once() {
         assert_eq!(host.call(call("c", 3)).await.unwrap_err().code_text(), "budget_exceeded");
         assert!(world.intents().is_empty());
         assert_eq!(lab.invoked.borrow().len(), 3);
+        assert_eq!(world.texts("store.db", "SELECT CAST(bytes AS TEXT) FROM spent"), ["14"]);
         let last = world.history(&host).pop().unwrap();
         assert_eq!(last, "toolbelt.rejected lab.do budget_exceeded");
+    })
+    .await;
+}
+
+/// Design 9.9: what was not done is given back, and what may have been done is charged once however often it runs.
+#[tokio::test]
+async fn a_request_that_came_to_nothing_costs_nothing_and_one_that_runs_again_costs_once() {
+    locally(async {
+        let (mut world, lab, host) = World::lab();
+        let speaker = world.bounded(json!({"bytes": 7}));
+        lab.does(|_| async { Err(OperationError::new("not_now", "later").into()) });
+        for id in ["a", "b", "c"] {
+            assert_eq!(speaker.refusal(&host, "lab.do", id, 1).await, "not_now");
+        }
+        lab.does(|_| std::future::pending());
+        let (call, first) = (speaker.request("lab.do", "d", json!({"n": 1})), std::rc::Rc::clone(&host));
+        tokio::task::spawn_local(async move { first.call(call).await });
+        while world.intents().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        lab.does(|_| async { Ok(Invoked::Output(json!("done"))) });
+        let next = world.host("second");
+        assert_eq!(speaker.call(&next, "lab.do", "d", 1).await.unwrap().output, json!("done"));
+        assert_eq!(world.texts("store.db", "SELECT CAST(bytes AS TEXT) FROM spent"), ["7"]);
     })
     .await;
 }

@@ -71,7 +71,7 @@ impl Introspection {
 
     fn answer(&self, call: &Invocation) -> Result<Invoked, Failure> {
         let shown = self.desk.read(|r, _| {
-            shown(r, &call.operation, &call.authority.execution_id, &call.authority.work_id, &call.input)
+            shown(r, &call.operation, &call.authority.execution_id, &call.authority.work_id, None, &call.input)
         })?;
         shown
             .map(Invoked::Output)
@@ -85,6 +85,7 @@ fn shown(
     operation: &str,
     execution: &ExecutionId,
     work: &WorkId,
+    calls: Option<u64>,
     input: &Map<String, Value>,
 ) -> Result<Option<Value>, Fault> {
     let limit = input.get("limit").and_then(Value::as_u64).unwrap_or(ITEMS_DEFAULT).min(ITEMS_MAX);
@@ -94,7 +95,7 @@ fn shown(
         EVENTS => look::events(r, work, limit),
         CHILDREN => look::children(r, work, limit),
         EXECUTIONS => look::executions(r, work, limit),
-        BUDGET => Ok(Some(json!({"budget": budget::view(r, execution)?}))),
+        BUDGET => Ok(Some(json!({"budget": budget::view(r, execution, calls)?}))),
         _ => Ok(None),
     }
 }
@@ -112,7 +113,7 @@ pub fn readers() -> [(&'static str, Reader); 5] {
 
 fn read(operation: &str, look: &Look<'_>) -> Result<Value, conduit_toolbelt::Error> {
     let gone = || conduit_toolbelt::Error::operation(Code::ExtensionUnavailable, "the Work is gone");
-    shown(look.read, operation, &look.token.execution, &look.token.work, look.input)?.ok_or_else(gone)
+    shown(look.read, operation, &look.token.execution, &look.token.work, Some(look.calls), look.input)?.ok_or_else(gone)
 }
 
 impl Extension for Introspection {

@@ -65,6 +65,8 @@ pub struct Admitted {
     extension: String,
     kind: OperationKind,
     idempotent: bool,
+    /// Bytes of the input that are charged: none for what only reads, or was charged before.
+    bytes: u64,
 }
 
 impl Admitted {
@@ -186,6 +188,11 @@ impl Hosted {
             bearer,
             assertions,
             request_digest,
+            bytes: match known.spec.kind {
+                OperationKind::Read => 0,
+                _ if found != Found::Nothing => 0,
+                _ => Spent::on_input(&request.input).bytes,
+            },
             input: request.input.clone(),
             extension: known.registration.map(|owner| owner.name.clone()).unwrap_or_default(),
             kind: known.spec.kind,
@@ -231,7 +238,7 @@ impl Hosted {
             if !pass(tx)? {
                 return Err(NotBegun::PassOver);
             }
-            budget::charge(tx, admitted.token(), &Spent::on_input(&admitted.input))?;
+            budget::charge(tx, admitted.token(), &Spent { bytes: admitted.bytes, ..Spent::default() })?;
             let Admitted { key, request_digest, idempotent, .. } = admitted;
             Ok(intent::put(tx, key, request_digest, *idempotent, &host, tx.now())?)
         });
@@ -271,9 +278,17 @@ impl Hosted {
 
     /// Takes the intent away, so that the same request may be made again. `give_back` undoes, in the same commit, what was used
     /// up for it; it is asked only where there was an intent.
-    pub fn withdraw(&mut self, key: &RequestKey, give_back: impl FnOnce(&Write<'_>) -> Result<()>) -> Result<()> {
+    pub fn withdraw(&mut self, admitted: &Admitted, give_back: impl FnOnce(&Write<'_>) -> Result<()>) -> Result<()> {
         let Self { access, host } = self;
-        access.store.write(|tx| if intent::remove(tx, key, host)? { give_back(tx) } else { Ok(()) })
+        access.store.write(|tx| {
+            if !intent::remove(tx, &admitted.key, host)? {
+                return Ok(());
+            }
+            if admitted.bytes > 0 && !admitted.token().grants.budget.is_unlimited() {
+                budget::give_back(tx, &admitted.key.execution, admitted.bytes)?;
+            }
+            give_back(tx)
+        })
     }
 
     /// Marks a request of which nobody can say whether it was carried out.

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use conduit_api::toolbelt::CallRequest;
+use conduit_api::views::CanIView;
 use conduit_api::{ApiError, ExecutionId, ScopeId, Version, WorkId};
-use conduit_config::{ConfigService, Playbook, Registered, Retry};
+use conduit_config::{ConfigService, Playbook, Registered, Retry, SnapshotCache};
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::source;
 use conduit_coordination::executions::{self, Claim, Claimed, Completed, SegmentEnd};
 use conduit_coordination::work::{self, NewWork};
 use conduit_store::lease::Demand;
 use conduit_store::{Clock, Now, StateDir, Store, mint};
+use conduit_toolbelt::explain::{self, Ground};
 use conduit_toolbelt::registry::{OperationSpec, Registration, Registry};
 use conduit_toolbelt::{Called, Error, Grants, NewToken, Toolbelt, token};
 use rusqlite::Connection;
@@ -193,6 +195,28 @@ impl Host {
         self.launch(&claimed);
         let toolbelt = self.toolbelt(&claimed.execution);
         Speaker { claimed, token, toolbelt }
+    }
+
+    /// A segment that was taken over while it ran, with what [`grants`] gives and `budget`.
+    pub fn go_on_recovered(&mut self, claimed: Claimed, budget: Value) -> Speaker {
+        let budget = serde_json::from_value(budget).unwrap();
+        let token = self.issue(&claimed, &Grants { budget, ..grants() });
+        let toolbelt = self.toolbelt(&claimed.execution);
+        Speaker { claimed, token, toolbelt }
+    }
+
+    /// The decision about a call that the execution would make now.
+    pub fn can(&mut self, execution: &ExecutionId, operation: &str) -> CanIView {
+        let (state, registry, now) = (StateDir::open(&self.state()).unwrap(), registry(), self.now);
+        let mut cache = SnapshotCache::new(registry.catalogue().clone());
+        self.store
+            .read(|r| {
+                let snapshot = cache.active(r, &state).unwrap();
+                let ground = Ground { snapshot: &snapshot, registry: &registry, operation, now };
+                explain::can_execution(r, execution, &ground)
+            })
+            .unwrap()
+            .unwrap()
     }
 
     /// Issues the token of a claim, launches it and opens its toolbelt.

@@ -207,13 +207,13 @@ impl Play<'_> {
                 match done {
                     Ok(()) => return Answer::Done,
                     Err(error) => {
-                        hosted.withdraw(&key, |_| Ok(())).expect("an intent that is taken away");
+                        hosted.withdraw(&admitted, |_| Ok(())).expect("an intent that is taken away");
                         return refused(&error);
                     }
                 }
             }
         };
-        hosted.withdraw(&key, |_| Ok(())).expect("an intent that is taken away");
+        hosted.withdraw(&admitted, |_| Ok(())).expect("an intent that is taken away");
         Answer::refused(code, None)
     }
 }
