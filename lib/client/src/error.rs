@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conduit_api::error::ErrorBody;
 use conduit_api::limits::{BODY_BYTES_MAX, SOCKET_PATH_BYTES_MAX};
-use conduit_api::{Code, Retry};
+use conduit_api::{ApiError, Code, Retry};
 
 pub type Result<T, E = ClientError> = std::result::Result<T, E>;
 
@@ -94,6 +94,18 @@ impl ClientError {
         }
     }
 
+    /// A refusal as it stands, for whoever passes it on, an extension's own code included; `None` when there is none.
+    ///
+    /// A code of the host's under another status than its own is an extension's: extensions choose their words freely (T13).
+    pub fn refusal(&self) -> Option<ApiError> {
+        let Self::Refused { body, status } = self else { return None };
+        let error = match body.code.parse::<Code>() {
+            Ok(code) if code.status() == *status => ApiError::new(code, body.message.clone()),
+            _ => ApiError::of_extension(body.code.clone(), body.message.clone()),
+        };
+        Some(ApiError { diagnostics: body.diagnostics.clone(), ..error })
+    }
+
     /// The request ID, when the server or this client may have it on record.
     pub fn request_id(&self) -> Option<&str> {
         match self {
@@ -138,6 +150,26 @@ mod tests {
         assert!(at(Unreachable::NotRunning).may_retry() && at(Unreachable::Busy).may_retry());
         assert!(!at(Unreachable::NotAllowed).may_retry());
         assert_eq!(at(Unreachable::PathTooLong { bytes: 200 }).code(), "socket_path_too_long");
+    }
+
+    /// T13: an extension may choose a word that the host has too; it stays the extension's own, under 422.
+    #[test]
+    fn a_refusal_is_passed_on_as_it_stands_whoever_has_the_word() {
+        let refused = |code: &str, status| {
+            let body = ErrorBody {
+                code: code.into(),
+                message: "no".into(),
+                retry: Retry::Never,
+                request_id: "r".into(),
+                diagnostics: Vec::new(),
+            };
+            let error = ClientError::Refused { body: Box::new(body), status }.refusal().unwrap();
+            (error.code_text().to_owned(), error.code.status(), error.own_code.is_some())
+        };
+        assert_eq!(refused("forbidden", 403), ("forbidden".into(), 403, false));
+        for taken in ["forbidden", "not_found", "internal", "out_of_gas"] {
+            assert_eq!(refused(taken, 422), (taken.into(), 422, true));
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) static TABLE: [Field; 5] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// Calls, reads among them, in any minute. Declarations do not count.
+    /// Calls, reads among them, in a minute: as many at once, which come back evenly. Declarations do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_per_minute: Option<u64>,
     /// Events that it emits.

@@ -70,6 +70,8 @@ pub struct Edited {
     pub text: String,
     /// The generation that it was before: to be expected by the apply.
     pub generation: i64,
+    /// What the file held, if there was one.
+    own: Option<Vec<u8>>,
 }
 
 /// What an apply came to.
@@ -159,6 +161,27 @@ impl ConfigService {
         now: Now,
     ) -> Result<Applied> {
         let _alone = RoleLock::take(&self.state, LOCK)?;
+        self.apply_alone(store, bytes, expected, actor, now)
+    }
+
+    /// As [`ConfigService::apply`], for what [`ConfigService::edited`] made. Error besides: `config_file_differs` when the file
+    /// was changed meanwhile.
+    pub fn apply_edited(&self, store: &mut Store, edited: &Edited, actor: &str, now: Now) -> Result<Applied> {
+        let _alone = RoleLock::take(&self.state, LOCK)?;
+        if self.file.read()? != edited.own {
+            return Err(Error::FileDiffers);
+        }
+        self.apply_alone(store, edited.text.as_bytes(), Some(edited.generation), actor, now)
+    }
+
+    fn apply_alone(
+        &self,
+        store: &mut Store,
+        bytes: &[u8],
+        expected: Option<i64>,
+        actor: &str,
+        now: Now,
+    ) -> Result<Applied> {
         let plan = self.plan(store, bytes, expected, actor, now)?;
         let mut done = Applied {
             generation: plan.active,
@@ -188,21 +211,18 @@ impl ConfigService {
         if let Some(expected) = change.expected.filter(|expected| *expected != generation) {
             return Err(Error::GenerationConflict { expected, current: generation });
         }
-        let own = self.own_text(generation, &active)?;
-        let text = edit::set(&own, change.pointer, change.value).map_err(|why| Error::NoPlace { why })?;
-        Ok(Edited { text, generation })
-    }
-
-    fn own_text(&self, generation: i64, active: &Checked) -> Result<String> {
-        let Some(own) = self.file.read()? else {
-            let document: Value = serde_json::from_slice(&active.canonical)
-                .map_err(|error| Error::GenerationDamaged { generation, why: error.to_string() })?;
-            return Ok(format!("{document:#}\n"));
+        let own = self.file.read()?;
+        let before = match own.as_deref().map(std::str::from_utf8) {
+            Some(Ok(text)) if same_document(text.as_bytes(), &active.canonical) => text.to_owned(),
+            Some(_) => return Err(Error::FileDiffers),
+            None => {
+                let document: Value = serde_json::from_slice(&active.canonical)
+                    .map_err(|error| Error::GenerationDamaged { generation, why: error.to_string() })?;
+                format!("{document:#}\n")
+            }
         };
-        match String::from_utf8(own) {
-            Ok(text) if same_document(text.as_bytes(), &active.canonical) => Ok(text),
-            _ => Err(Error::FileDiffers),
-        }
+        let text = edit::set(&before, change.pointer, change.value).map_err(|why| Error::NoPlace { why })?;
+        Ok(Edited { text, generation, own })
     }
 
     fn plan<'p>(

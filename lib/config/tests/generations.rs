@@ -366,7 +366,7 @@ fn the_ceiling_is_what_the_enabled_scope_grants_and_a_binding_only_narrows_it() 
 fn set(host: &mut Host, pointer: &str, value: serde_json::Value) -> Result<Applied, Error> {
     let change = Change { pointer, value: &value, expected: None };
     let edited = host.service("shell").edited(&mut host.store, &change)?;
-    host.apply(&edited.text, Some(edited.generation))
+    host.service("shell").apply_edited(&mut host.store, &edited, "owner", NOW)
 }
 
 /// S06, C06
@@ -396,6 +396,13 @@ fn a_file_with_changes_that_nobody_applied_is_not_set_and_without_a_file_one_is_
     let refused = set(&mut host, "/scopes/b/enabled", serde_json::json!(true)).unwrap_err();
     assert_eq!(code(&refused), "config_file_differs");
     assert_eq!(std::fs::read_to_string(host.file()).unwrap(), SECOND);
+    host.write(FIRST);
+    let value = serde_json::json!(true);
+    let change = Change { pointer: "/scopes/b/enabled", value: &value, expected: None };
+    let edited = host.service("shell").edited(&mut host.store, &change).unwrap();
+    host.write(SECOND); // while packages look at their settings
+    let refused = host.service("shell").apply_edited(&mut host.store, &edited, "owner", NOW).unwrap_err();
+    assert_eq!((code(&refused), host.text().as_str()), ("config_file_differs", SECOND));
     std::fs::remove_file(host.file()).unwrap();
     set(&mut host, "/scopes/b/operations", serde_json::json!(["wait"])).unwrap();
     let text = std::fs::read_to_string(host.file()).unwrap();

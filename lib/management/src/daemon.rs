@@ -51,14 +51,10 @@ impl Daemon {
 
 /// The host's refusal as it stands, an extension's own code included.
 fn told(error: ClientError) -> ApiError {
+    if let Some(refusal) = error.refusal() {
+        return refusal;
+    }
     match error {
-        ClientError::Refused { body, .. } => {
-            let error = match body.code.parse() {
-                Ok(code) => ApiError::new(code, body.message),
-                Err(()) => ApiError::of_extension(body.code, body.message),
-            };
-            ApiError { diagnostics: body.diagnostics, ..error }
-        }
         other => {
             tracing::warn!(error = %other, "the daemon did not answer what only an extension can");
             ApiError::new(

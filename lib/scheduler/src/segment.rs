@@ -185,6 +185,10 @@ async fn try_record(
     let bound = bound(host, claimed);
     let (retry, resumable) = match &bound {
         Ok(bound) => (bound.binding.retry, bound.executor.resume_capable(&bound.binding.config)),
+        // A look that failed for the moment says nothing about how the process ended.
+        Err(error) if matches!(error.code, Code::StoreBusy | Code::StorageFull) => {
+            return Err(Fault::Look(error.clone()));
+        }
         Err(_) => (conduit_config::Retry { attempts: 1, backoff_ms: 0, backoff_max_ms: 0 }, false),
     };
     let attempt = match &ended.attempt {
@@ -274,6 +278,8 @@ pub enum Fault {
     Toolbelt(#[from] conduit_toolbelt::Error),
     #[error(transparent)]
     Kernel(conduit_kernel::Error),
+    #[error("the binding cannot be looked up: {0}")]
+    Look(ApiError),
 }
 
 impl From<conduit_coordination::Error> for Fault {
@@ -301,6 +307,7 @@ impl From<Fault> for ApiError {
             Fault::Coordination(error) => error.into(),
             Fault::Toolbelt(error) => error.to_api(),
             Fault::Kernel(error) => error.into(),
+            Fault::Look(error) => error,
         }
     }
 }

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 /// Tables that stay small, whatever the suite has done: walking one is cheap.
-const SMALL: [&str; 4] = ["generation", "package", "scope", "work_count"];
+/// `intent` holds what runs now, and what is in doubt until an operator says a word.
+const SMALL: [&str; 5] = ["generation", "intent", "package", "scope", "work_count"];
 /// Indexes that hold only what is still to be done: walking one is doing it.
 const TO_DO: [&str; 3] = ["event_unrouted", "execution_stop", "attempt_unresolved"];
 /// Statements that read every execution of a state, all of which live.

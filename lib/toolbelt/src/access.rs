@@ -24,6 +24,8 @@ pub(crate) struct Access {
     pub store: Store,
     history: History,
     pub look: LookUp,
+    /// Whether something was committed beside a refusal that the scheduler acts on.
+    ring: bool,
 }
 
 /// What is asked in the view of a call.
@@ -72,7 +74,7 @@ impl Access {
         let state = StateDir::open(state)?;
         let store = Store::open(&state)?;
         let history = History::open(&state)?;
-        Ok(Self { store, history, look: LookUp { live: Live::new(state, registry) } })
+        Ok(Self { store, history, look: LookUp { live: Live::new(state, registry) }, ring: false })
     }
 
     /// What is known of the bearer with this digest, in a view of its own.
@@ -105,7 +107,10 @@ impl Access {
             executions::hold_for_budget(tx, &token.execution, exceeded.bounded.name(), now)
         });
         match held {
-            Ok(()) => error,
+            Ok(()) => {
+                self.ring = true;
+                error
+            }
             Err(lost) => Error::Coordination(lost),
         }
     }
@@ -149,6 +154,11 @@ impl Access {
             generation: token.map(|t| t.generation),
         };
         warn_if_lost(self.history.note(record));
+    }
+
+    /// Whether the scheduler should hear of a refusal since this was asked: a Work was held, and there is a process to stop.
+    pub const fn take_ring(&mut self) -> bool {
+        std::mem::replace(&mut self.ring, false)
     }
 
     /// Writes the records that have gathered, when nothing else is to be done; `false` when others write, so that it is

@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 use crate::error::{Error, Result};
 use crate::token::{Grants, TokenRecord};
 
+/// How long a worker is idle before it ends, in seconds.
+const QUIET_S: u64 = 10;
 /// A minute, in microseconds.
 const MINUTE_US: u64 = 60 * 1_000_000;
 
@@ -242,8 +244,9 @@ pub fn view(r: &Read<'_>, execution: &ExecutionId, calls: Option<u64>) -> condui
     Ok(Value::Object(view))
 }
 
-/// How many calls an execution made lately: a bucket that holds a minute's calls and fills again all the time. It is of one
-/// process and begins full.
+/// How many calls an execution made lately: a bucket that holds a minute's calls and fills again all the time. So of a limit of
+/// N at most 2 N go through in one minute, and N in the long run. It is of one process; a new one begins with what comes back in
+/// [`QUIET_S`], and with one call at least, so that a worker that ended for being idle gives nothing away.
 #[derive(Debug, Default)]
 pub(crate) struct Rate {
     /// What has gone out of the bucket, in calls times [`MINUTE_US`].
@@ -262,6 +265,11 @@ impl Rate {
     /// Takes one call out. Error: `budget_exceeded` when there is none left.
     pub fn take(&mut self, budget: &Budget, now: Now) -> Result<()> {
         let Some(limit) = budget.calls_per_minute else { return Ok(()) };
+        if self.seen_boot_us == 0 {
+            let full = limit.saturating_mul(MINUTE_US);
+            let back = limit.saturating_mul(QUIET_S * 1_000_000).max(MINUTE_US);
+            (self.gone, self.seen_boot_us) = (full.saturating_sub(back), now.boot_us);
+        }
         let since = u64::try_from(now.boot_us.saturating_sub(self.seen_boot_us)).unwrap_or(0);
         self.seen_boot_us = self.seen_boot_us.max(now.boot_us);
         // In the time since, `limit` calls came back for each minute.
@@ -306,6 +314,8 @@ mod tests {
     #[test]
     fn a_minutes_calls_are_there_at_once_and_come_back_as_time_goes_by() {
         let mut rate = Rate::default();
+        assert_eq!(taken(&mut rate, 6, -100), None);
+        assert_eq!(taken(&mut rate, 6, -100), Some(10), "a new process begins with what comes back in ten seconds");
         assert_eq!([(); 6].map(|()| taken(&mut rate, 6, 0)), [None; 6]);
         assert_eq!(taken(&mut rate, 6, 0), Some(10));
         assert_eq!(taken(&mut rate, 6, 9), Some(1), "what is refused costs nothing");
@@ -319,6 +329,7 @@ mod tests {
     #[test]
     fn the_largest_rate_of_a_configuration_is_counted_exactly() {
         let mut rate = Rate::default();
+        assert_eq!(taken(&mut rate, 1_000_000, -100), None);
         for _ in 0..1_000_000 {
             assert_eq!(taken(&mut rate, 1_000_000, 0), None);
         }

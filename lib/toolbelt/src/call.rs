@@ -231,6 +231,11 @@ impl Toolbelt {
         self.access.answered(&noted, done, now)
     }
 
+    /// Whether the scheduler should hear of a refusal since this was asked.
+    pub const fn take_ring(&mut self) -> bool {
+        self.access.take_ring()
+    }
+
     /// Writes the records that have gathered, when nothing else is to be done; `false` when others write, so that it is
     /// to be done later.
     pub fn flush_history(&mut self) -> bool {

@@ -24,7 +24,7 @@ pub struct ConfigArgs {
 enum ConfigCommand {
     /// Show the active generation, with every text of an executor's part redacted
     Show,
-    /// Print one value of the active generation
+    /// Print one value of the active generation, with every text of an executor's part redacted
     Get {
         /// Where it stands, as in /scopes/demo/operations
         pointer: String,

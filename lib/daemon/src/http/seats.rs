@@ -54,6 +54,11 @@ impl Seat {
         self.used.get()
     }
 
+    /// Whether a request is under way.
+    pub fn has_request(&self) -> bool {
+        self.order.get().is_none()
+    }
+
     /// A request has come; it is under way until the value is dropped.
     pub fn work(self: &Rc<Self>) -> UnderWay {
         self.used.set(true);

@@ -177,8 +177,10 @@ async fn connection<S: Service>(
                 return;
             }
             serving.as_mut().graceful_shutdown();
-            match tokio::time::timeout(LEAVE_TIME_MAX, serving).await {
+            match tokio::time::timeout(LEAVE_TIME_MAX, serving.as_mut()).await {
                 Ok(ended) => ended,
+                // A request that came in the same moment is answered; it is the last.
+                Err(_) if seat.has_request() => serving.await,
                 Err(_) => return,
             }
         }

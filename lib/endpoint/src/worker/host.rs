@@ -29,14 +29,10 @@ impl HostClient {
 
 /// The host's refusal as it stands, an extension's own code included.
 fn told(error: ClientError) -> ApiError {
+    if let Some(refusal) = error.refusal() {
+        return refusal;
+    }
     match error {
-        ClientError::Refused { body, .. } => {
-            let error = match body.code.parse() {
-                Ok(code) => ApiError::new(code, body.message),
-                Err(()) => ApiError::of_extension(body.code, body.message),
-            };
-            ApiError { diagnostics: body.diagnostics, ..error }
-        }
         ClientError::BodyTooLarge { .. } => {
             ApiError::new(Code::BodyTooLarge, "the input is too large to be passed on; keep it a little below 1 MiB")
         }

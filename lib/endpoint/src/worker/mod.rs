@@ -139,14 +139,13 @@ impl Desk {
         }
         let judged = self.with(|toolbelt| toolbelt.forward(bearer, call, key));
         let judged = judged.map_err(|error| self.refused(error))?;
-        let response = self.host.call(&judged).await.map_err(|error| self.refused(error))?;
+        let response = self.host.call(&judged).await.map_err(Fault::Refused)?;
         Ok(Reply::json(200, &response))
     }
 
-    /// A refusal. One that may have held the Work is for the scheduler to hear of: there is a process to stop.
+    /// A refusal. One that held the Work is for the scheduler to hear of: there is a process to stop.
     fn refused(&self, error: ApiError) -> Fault {
-        // Ringing for one that holds nothing costs a look.
-        if error.code == Code::BudgetExceeded {
+        if self.toolbelt.borrow_mut().as_mut().is_some_and(Toolbelt::take_ring) {
             self.ringer.ring();
         }
         Fault::Refused(error)

@@ -33,18 +33,27 @@ pub(super) enum Gated {
 pub(super) struct Passages(Vec<(Rc<dyn Extension>, GateCall)>);
 
 impl Passages {
-    /// Keeps those that the call uses up; `false` when one does not stand any more.
+    /// Keeps those that the call uses up; `false` when one does not stand any more, which is the one that
+    /// is kept then.
     pub fn pass(&mut self, tx: &Write<'_>) -> Result<bool, Fault> {
         let mut used = Vec::new();
-        for (extension, call) in self.0.drain(..) {
+        for (extension, call) in std::mem::take(&mut self.0) {
             match extension.pass(&call, tx)? {
                 Pass::Free => {}
                 Pass::Used => used.push((extension, call)),
-                Pass::Over => return Ok(false),
+                Pass::Over => {
+                    self.0 = vec![(extension, call)];
+                    return Ok(false);
+                }
             }
         }
         self.0 = used;
         Ok(true)
+    }
+
+    /// The name of the first gate that is kept.
+    pub fn gate(&self) -> Option<String> {
+        self.0.first().map(|(extension, _)| extension.registration().name)
     }
 
     /// Undoes what the call used up, since it did nothing.
@@ -135,13 +144,10 @@ pub(super) async fn ask_start(
         };
         match answer {
             Ok(GateAnswer::LetThrough) => {}
-            Ok(GateAnswer::Park(plan)) => {
-                let sound = conduit_coordination::waits::decide::check(&plan.wait).map_err(|error| error.to_string());
-                match may_wait_for(registration, &plan.wait).and(sound) {
-                    Ok(()) => return StartGated::Parked { gate, wait: plan.wait },
-                    Err(why) => return start_failed(&gate, &why),
-                }
-            }
+            Ok(GateAnswer::Park(plan)) => match may_wait_for(registration, &plan.wait) {
+                Ok(()) => return StartGated::Parked { gate, wait: plan.wait },
+                Err(why) => return start_failed(&gate, &why),
+            },
             Ok(GateAnswer::Refuse(refusal)) | Err(Failure::Refused(refusal)) => match refusal_of(refusal) {
                 Ok(error) => {
                     let message = format!("the gate `{gate}` refuses: {}: {}", error.code_text(), error.message);
@@ -192,7 +198,7 @@ fn failed(gate: String, why: &str) -> Gated {
 pub(super) fn may_wait_for(registration: &Registration, wait: &WaitInput) -> Result<(), String> {
     let allowed = |kind: &str| registration.wait_families.iter().any(|family| conduit_api::id::in_family(kind, family));
     match wait.predicates.iter().find(|predicate| !allowed(&predicate.kind)) {
-        None => Ok(()),
+        None => conduit_coordination::waits::decide::check(wait).map_err(|error| error.to_string()),
         Some(predicate) => Err(format!("its Wait names `{}`, which is not of its wait families", predicate.kind)),
     }
 }

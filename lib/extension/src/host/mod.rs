@@ -137,7 +137,12 @@ impl ExtensionHost {
         gate: Option<&str>,
         done: Result<CallResponse>,
     ) -> Result<CallResponse, ApiError> {
-        self.toolbelt.borrow_mut().answered(call, caller, gate, done)
+        let mut toolbelt = self.toolbelt.borrow_mut();
+        let answer = toolbelt.answered(call, caller, gate, done);
+        if toolbelt.take_ring() {
+            (self.ring)();
+        }
+        answer
     }
 
     /// Whether a start gate is active in `scope`, as `snapshot` has it.
@@ -210,11 +215,12 @@ impl ExtensionHost {
         }
         // A gate's yes may be gone when the call is about to run: another call used it up, or an operator took it back.
         let end = Instant::now() + GATES_TIME_MAX;
+        let mut over = None;
         for _ in 0..GATES_ASKED_MAX {
             match gates::ask(admitted, end, |name| self.extension(name)).await {
                 Gated::Through(mut passages) => match self.begin(admitted, &mut passages) {
                     Ok(true) => return (None, self.run(admitted, &passages).await),
-                    Ok(false) => {}
+                    Ok(false) => over = passages.gate(),
                     Err(error) => return (None, Err(error)),
                 },
                 Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),
@@ -226,7 +232,7 @@ impl ExtensionHost {
         }
         let refused =
             ApiError::new(Code::GateFailed, "the gates' answers did not last until the call could run; ask again");
-        (None, Err(Error::GateRefused(refused)))
+        (over, Err(Error::GateRefused(refused)))
     }
 
     /// Commits the intent, and what the gates' answers use up; `false` when one of them does not stand any more.

@@ -131,45 +131,6 @@ async fn no_answer_is_kept_for_an_execution_that_has_ended() {
     .await;
 }
 
-/// T14, design 9.5: what a host left behind is in doubt without being asked for again, once, and only what must not run twice.
-#[tokio::test]
-async fn what_a_host_left_behind_is_in_doubt_from_the_next_start_unless_it_may_run_again() {
-    locally(async {
-        let (mut world, lab, host) = World::lab();
-        let (lives, ends) = (world.speaker(), world.speaker());
-        lab.does(|_| std::future::pending());
-        for (speaker, operation) in [(&lives, "lab.once"), (&lives, "lab.do"), (&ends, "lab.once"), (&ends, "lab.do")] {
-            let call = speaker.request(operation, "r", json!({}));
-            let host = std::rc::Rc::clone(&host);
-            tokio::task::spawn_local(async move { host.call(call).await });
-        }
-        while world.intents().len() < 4 {
-            tokio::task::yield_now().await;
-        }
-        let ended = format!(
-            "UPDATE execution SET state = 'failed', finished_at_us = 1 WHERE id = '{}'",
-            ends.claimed.execution
-        );
-        assert_eq!(world.sql(&ended), 1);
-        assert_eq!(host.settle_left_behind().unwrap().doubted, 0, "its own are under way");
-        assert_eq!(world.intents(), ["running"; 4]);
-
-        let next = world.host("second");
-        assert_eq!(next.settle_left_behind().unwrap().doubted, 2);
-        assert_eq!(next.settle_left_behind().unwrap().doubted, 0);
-        let left = world.texts("store.db", "SELECT operation || ' ' || state FROM intent ORDER BY 1");
-        assert_eq!(left, ["lab.do running", "lab.once in_doubt", "lab.once in_doubt"]);
-        assert_eq!(listed(&mut world, Window { before: None, limit: 10 }).0.len(), 2);
-        lab.does(|_| async { Ok(Invoked::Output(json!("again"))) });
-        assert_eq!(lives.call(&next, "lab.do", "r", 0).await.unwrap_err().code_text(), "request_conflict");
-        let again = next.call(lives.request("lab.do", "r", json!({}))).await.unwrap();
-        assert_eq!(again.output, json!("again"));
-        let refused = next.call(lives.request("lab.once", "r", json!({}))).await.unwrap_err();
-        assert_eq!(refused.code_text(), "in_doubt");
-    })
-    .await;
-}
-
 /// T14: of an operation that no release and no package has any more too: the intent itself says whether it may run again.
 #[tokio::test]
 async fn what_was_left_behind_of_an_operation_that_is_gone_is_in_doubt_however_much_of_it_there_is() {

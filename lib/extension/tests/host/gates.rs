@@ -122,13 +122,20 @@ async fn whatever_is_not_one_of_the_three_answers_refuses() {
         let Chain { mut world, lab, first, second } = chain();
         let host = world.host("first");
         let speaker = world.speaker();
-        let wrongs: [fn(&Scripted); 6] = [
+        let wrongs: [fn(&Scripted); 7] = [
             |gate| gate.judges(|_| async { panic!("the gate dies") }),
             |gate| gate.judges(|_| std::future::pending()),
             |gate| gate.judges(|_| async { Err(Failure::Failed("it crashed".into())) }),
             |gate| gate.judges(|_| async { Err(Failure::Unavailable("it is not there".into())) }),
             |gate| gate.judges(|_| async { Ok(GateAnswer::Refuse(OperationError::new("NO", "is no code"))) }),
             |gate| gate.judges(|_| async { Ok(GateAnswer::Park(plan("lab.ready"))) }),
+            |gate| {
+                gate.judges(|_| async {
+                    let mut empty = plan("zone.ready");
+                    empty.wait.predicates.clear();
+                    Ok(GateAnswer::Park(empty))
+                });
+            },
         ];
         for (at, wrong) in wrongs.iter().enumerate() {
             wrong(&second);

@@ -91,7 +91,7 @@ async fn a_plan_outside_the_extensions_wait_families_or_of_the_wrong_kind_declar
         let answers = [
             (Invoked::Wait(plan("other.ready")), "extension_unavailable"),
             (Invoked::Wait(plan("core.manual")), "extension_unavailable"),
-            (Invoked::Wait(empty), "invalid_request"),
+            (Invoked::Wait(empty), "extension_unavailable"),
             (Invoked::Output(json!(1)), "extension_unavailable"),
             (Invoked::Emission(event(json!({"type": "lab.seen"}))), "extension_unavailable"),
         ];

@@ -13,9 +13,23 @@ const DEPTH_MAX: usize = 6;
 /// Values that are shown of one input, together.
 const VALUES_MAX: usize = 200;
 
-/// A name that holds one of these is a secret's.
-const SECRET: [&str; 8] =
-    ["token", "secret", "password", "passwd", "credential", "authorization", "api_key", "private_key"];
+/// A name that holds one of these, whatever its case and separators, is a secret's.
+const SECRET: [&str; 14] = [
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "credential",
+    "authorization",
+    "bearer",
+    "cookie",
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "signingkey",
+];
 const HIDDEN: &str = "[redacted]";
 const CUT: &str = "…";
 
@@ -67,7 +81,7 @@ fn object(fields: &Map<String, Value>, depth: usize, left: &mut usize) -> Value 
 }
 
 fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase().replace('-', "_");
+    let name: String = name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect();
     SECRET.iter().any(|word| name.contains(word))
 }
 
@@ -80,12 +94,14 @@ mod tests {
     #[test]
     fn what_is_shown_is_bounded_and_has_no_field_that_is_named_like_a_secret() {
         let input = json!({
-            "title": "x".repeat(5000), "Access-Token": "t", "deep": {"db": {"password": ["p"]}, "n": 1},
+            "title": "x".repeat(5000), "Access-Token": "t", "apiKey": "k", "private_key": "k", "PWD": "p", "deep": {"db": {"password": ["p"]}, "n": 1},
             "list": (0..1000).collect::<Vec<_>>(),
         });
         let shown = shown(input.as_object().unwrap());
         assert_eq!(shown["title"].as_str().unwrap().chars().count(), TEXT_CHARS_MAX + 1);
-        assert_eq!(shown["Access-Token"], HIDDEN);
+        for name in ["Access-Token", "apiKey", "private_key", "PWD"] {
+            assert_eq!(shown[name], HIDDEN, "{name}");
+        }
         assert_eq!(shown["deep"], json!({"db": {"password": HIDDEN}, "n": 1}));
         assert_eq!(shown["list"].as_array().unwrap().len(), ENTRIES_MAX + 1);
         let wide: Map<String, Value> = (0..90)

@@ -7,7 +7,7 @@ use conduit_api::error::Diagnostic;
 use conduit_api::host::HostValidated;
 use conduit_api::views::{ConfigReply, ConfigRequest, ConfigSetRequest, ConfigView};
 use conduit_api::{Code, UnixMicros};
-use conduit_config::{Change, Checked};
+use conduit_config::{Change, Checked, Edited};
 use conduit_daemon::http::Reply;
 use conduit_store::digest::Sha256Digest;
 use conduit_store::{Clock, Read, named_params};
@@ -123,7 +123,8 @@ async fn faults(host: &RefCell<Host>, ask: &Ask, settings: &[Settings]) -> Resul
 pub(crate) fn apply<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
     Box::pin(async move {
         let request = request(ask)?;
-        make_active(host, ask, request.config.get().as_bytes(), request.expected_generation).await
+        let written = request.config.get().as_bytes();
+        make_active(host, ask, &Wanted::Written(written, request.expected_generation)).await
     })
 }
 
@@ -140,34 +141,54 @@ pub(crate) fn set<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
             let Host { config, store, .. } = &mut *host;
             config.edited(store, &change)?
         };
-        make_active(host, ask, edited.text.as_bytes(), Some(edited.generation)).await
+        make_active(host, ask, &Wanted::Edited(edited)).await
     })
 }
 
-/// Checks `bytes`, has packages look at their settings in them, and publishes them.
-async fn make_active(host: &RefCell<Host>, ask: &Ask, bytes: &[u8], expected: Option<i64>) -> Result<Reply> {
+/// A configuration that is to be active.
+enum Wanted<'w> {
+    /// As it was sent, and the generation that has to be active.
+    Written(&'w [u8], Option<i64>),
+    Edited(Edited),
+}
+
+impl Wanted<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Written(bytes, _) => bytes,
+            Self::Edited(edited) => edited.text.as_bytes(),
+        }
+    }
+}
+
+/// Checks what is wanted, has packages look at their settings in it, and publishes it.
+async fn make_active(host: &RefCell<Host>, ask: &Ask, wanted: &Wanted<'_>) -> Result<Reply> {
     let looked_at = {
         let mut host = host.borrow_mut();
         host.refresh()?;
-        let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
+        let checked = host.config.validate(wanted.bytes()).map_err(conduit_config::Error::Invalid)?;
         settings(&mut host, &checked)?
     };
     let faults = faults(host, ask, &looked_at).await?;
     if !faults.is_empty() {
         return Err(conduit_config::Error::Invalid(faults).into());
     }
-    publish(&mut host.borrow_mut(), ask, bytes, expected, &looked_at)
+    publish(&mut host.borrow_mut(), ask, wanted, &looked_at)
 }
 
-fn publish(host: &mut Host, ask: &Ask, bytes: &[u8], expected: Option<i64>, looked_at: &[Settings]) -> Result<Reply> {
+fn publish(host: &mut Host, ask: &Ask, wanted: &Wanted<'_>, looked_at: &[Settings]) -> Result<Reply> {
     host.refresh()?;
-    let checked = host.config.validate(bytes).map_err(conduit_config::Error::Invalid)?;
+    let checked = host.config.validate(wanted.bytes()).map_err(conduit_config::Error::Invalid)?;
     if settings(host, &checked)? != looked_at {
         let message = "a package changed while it looked at its settings; apply the configuration again";
         return Err(Error::new(Code::ExtensionUnavailable, message));
     }
     let actor = ask.operator.actor();
-    let applied = host.config.apply(&mut host.store, bytes, expected, &actor, Clock.now())?;
+    let (store, now) = (&mut host.store, Clock.now());
+    let applied = match wanted {
+        Wanted::Written(bytes, expected) => host.config.apply(store, bytes, *expected, &actor, now)?,
+        Wanted::Edited(edited) => host.config.apply_edited(store, edited, &actor, now)?,
+    };
     host.ring();
     Ok(Reply::json(
         200,

@@ -9,7 +9,7 @@ use conduit_config::Snapshot;
 use conduit_daemon::http::Reply;
 use conduit_store::digest::hex;
 use conduit_toolbelt::packages;
-use conduit_toolbelt::registry::{ActionRole, Registration};
+use conduit_toolbelt::registry::{ActionRole, ActionSpec, Registration};
 
 use crate::ask::Ask;
 use crate::error::{Error, Result};
@@ -60,13 +60,15 @@ fn view(registration: &Registration, snapshot: Option<&Snapshot>, package: bool)
 pub(crate) fn role(host: &mut Host, path: &[String]) -> Result<Role> {
     host.refresh()?;
     let [extension, action] = path else { return Ok(Role::View) };
-    let registration = host.known.registry().registration(extension);
-    let spec = registration.and_then(|one| one.actions.iter().find(|spec| spec.name == *action));
-    Ok(spec.map_or(Role::View, |spec| match spec.role {
+    Ok(spec(host, extension, action).map_or(Role::View, |spec| match spec.role {
         ActionRole::View => Role::View,
         ActionRole::Operate => Role::Operate,
         ActionRole::Admin => Role::Admin,
     }))
+}
+
+fn spec<'h>(host: &'h Host, extension: &str, action: &str) -> Option<&'h ActionSpec> {
+    host.known.registry().registration(extension)?.actions.iter().find(|spec| spec.name == action)
 }
 
 /// Has an extension carry out an action in a scope, under the `Idempotency-Key` once. It is on record as an Event.
@@ -75,8 +77,11 @@ pub(crate) fn role(host: &mut Host, path: &[String]) -> Result<Role> {
 /// the extension's own; `extension_unavailable`.
 pub(crate) fn act<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
     Box::pin(async move {
-        let request: ActionRequest = ask.body()?;
         let [extension, action] = &ask.path[..] else { return Err(Error::not_found("action")) };
+        if spec(&host.borrow(), extension, action).is_none() {
+            return Err(Error::not_found("action"));
+        }
+        let request: ActionRequest = ask.body()?;
         let asked = HostAct {
             bearer_digest: hex(&ask.credential),
             extension: extension.clone(),

@@ -178,7 +178,9 @@ impl Hosted {
         let known = registry.operation(&key.operation).ok_or(Error::Refused { rule: check::rule::UNDECLARED })?;
         let idempotent = known.spec.idempotent;
         if found == Found::InDoubt || (found != Found::Nothing && !idempotent) {
-            self.doubt(&key)?;
+            if found != Found::InDoubt {
+                self.doubt(&key)?;
+            }
             return Err(in_doubt());
         }
         refuse_input(&known, &request.input)?;
@@ -298,7 +300,7 @@ impl Hosted {
 
     /// Declares `wait` for the caller, as its own `wait` would (T17, G03), and takes the intent away. Authority is released.
     ///
-    /// Errors: `forbidden`, `authority_released`; `invalid_wait` when the plan is none.
+    /// Errors: `forbidden`, `authority_released`; `invalid_request` when the plan is none.
     pub fn park(
         &mut self,
         admitted: &Admitted,
@@ -366,6 +368,11 @@ impl Hosted {
             gate,
         };
         self.access.answered(&noted, done, Clock.now())
+    }
+
+    /// See [`crate::Toolbelt::take_ring`].
+    pub const fn take_ring(&mut self) -> bool {
+        self.access.take_ring()
     }
 
     /// See [`crate::Toolbelt::flush_history`].

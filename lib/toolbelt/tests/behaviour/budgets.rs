@@ -58,6 +58,8 @@ fn calls_come_back_with_time_and_reads_and_refused_inputs_count_among_them() {
     let mut host = Host::new();
     let mut speaker = host.bounded(json!({"calls_per_minute": 3}));
     speaker.output(&host, &request("read_context", json!({})));
+    host.pass(60 * SECOND);
+    speaker.output(&host, &request("read_context", json!({})));
     speaker.output(&host, &request("emit", emission()));
     assert_eq!(speaker.refusal(&host, &request("emit", json!({"stray": 1}))), "invalid_request");
     let rows = host.rows();
