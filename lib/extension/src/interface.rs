@@ -215,6 +215,12 @@ pub trait Extension {
         Ok(())
     }
 
+    /// The call for which it answered [`Pass::Used`] was carried out, in `tx`, and leaves no answer that the same request would
+    /// get again: asked anew, it is another call, and its use is over.
+    fn close(&self, _call: &GateCall, _tx: &Write<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Judges a Work before its first attempt (G06).
     fn start_gate<'a>(&'a self, _call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         Box::pin(async { Err(Failure::Failed("it has no start gate".into())) })

@@ -56,6 +56,11 @@ impl Passages {
         self.0.first().map(|(extension, _)| extension.registration().name)
     }
 
+    /// What the call used up is used up for good: it was carried out, and leaves no answer to be replayed.
+    pub fn close(&self, tx: &Write<'_>) -> Result<(), Fault> {
+        self.0.iter().try_for_each(|(extension, call)| extension.close(call, tx))
+    }
+
     /// Undoes what the call used up, since it did nothing.
     pub fn give_back(&self, tx: &Write<'_>) -> Result<(), Fault> {
         self.0.iter().try_for_each(|(extension, call)| extension.give_back(call, tx))

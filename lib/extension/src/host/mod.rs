@@ -225,7 +225,7 @@ impl ExtensionHost {
                 },
                 Gated::Refused { gate, error } => return (Some(gate), Err(Error::GateRefused(error))),
                 Gated::Parked { gate, plan } => {
-                    let parked = self.toolbelt.borrow_mut().park(admitted, plan.wait, plan.output, Clock);
+                    let parked = self.toolbelt.borrow_mut().park(admitted, plan.wait, plan.output, Clock, |_| Ok(()));
                     return (Some(gate), parked);
                 }
             }
@@ -265,7 +265,9 @@ impl ExtensionHost {
         let mut did_nothing = true;
         let done = match invoked {
             Ok(Invoked::Output(output)) => return toolbelt.finish(admitted, output),
-            Ok(Invoked::Wait(plan)) => toolbelt.park(admitted, plan.wait, plan.output, Clock),
+            Ok(Invoked::Wait(plan)) => {
+                toolbelt.park(admitted, plan.wait, plan.output, Clock, |tx| Ok(passages.close(tx)?))
+            }
             Ok(Invoked::Emission(event)) => toolbelt.emit(admitted, &event, Clock).map(|(response, ring)| {
                 if ring {
                     (self.ring)();

@@ -17,7 +17,7 @@ use conduit_store::{Clock, Write};
 use conduit_toolbelt::registry::Registration;
 use serde_json::{Map, Value, json};
 
-use crate::approvals::{Asked, AskedCall, Met, give_back, meet, pass};
+use crate::approvals::{Asked, AskedCall, Met, close, give_back, meet, pass};
 use crate::rules::{self, Rules};
 use crate::{DECIDED, NAME, input};
 
@@ -165,6 +165,13 @@ impl Extension for Human {
     fn give_back(&self, call: &GateCall, tx: &Write<'_>) -> Result<(), Fault> {
         match bytes_of(&call.call_digest) {
             Some(digest) => give_back(tx, &call.authority.execution_id, &digest, &call.request_id),
+            None => Ok(()), // it used nothing up
+        }
+    }
+
+    fn close(&self, call: &GateCall, tx: &Write<'_>) -> Result<(), Fault> {
+        match bytes_of(&call.call_digest) {
+            Some(digest) => close(tx, &call.authority.execution_id, &digest, &call.request_id),
             None => Ok(()), // it used nothing up
         }
     }

@@ -233,6 +233,21 @@ async fn an_approval_that_is_given_back_lets_the_same_call_through_again_unless_
     assert_eq!(world.state(&newer), "consumed", "its Work has ended");
 }
 
+/// G07, T17: what became a Wait leaves no answer to replay, so the same request is a new call, and an approval for once is over.
+#[tokio::test]
+async fn an_approval_of_a_call_that_became_a_wait_lets_not_even_the_same_request_through_again() {
+    let mut world = World::new();
+    let claimed = world.claim();
+    let asked = call(&claimed, "r", 1);
+    let id = parked(world.human.gate(&asked).await);
+    world.decide(&id, ONCE).unwrap();
+    assert_eq!(world.pass(&asked), Pass::Used);
+    assert_eq!(world.pass(&asked), Pass::Free, "a crash may have come before the handler");
+    world.store.write(|tx| world.human.close(&asked, tx)).unwrap();
+    assert_eq!(world.pass(&asked), Pass::Over);
+    assert_ne!(parked(world.human.gate(&asked).await), id, "it asks for a word of its own");
+}
+
 /// G07: between a gate's yes and the call, an operator may take it back and time may end it.
 #[tokio::test]
 async fn an_approval_that_ended_before_the_call_could_run_does_not_let_it_run() {

@@ -299,6 +299,7 @@ impl Hosted {
     }
 
     /// Declares `wait` for the caller, as its own `wait` would (T17, G03), and takes the intent away. Authority is released.
+    /// `close` ends, in the same commit, what the call used up: the same request is another call when it is asked again.
     ///
     /// Errors: `forbidden`, `authority_released`; `invalid_request` when the plan is none.
     pub fn park(
@@ -307,11 +308,13 @@ impl Hosted {
         wait: WaitInput,
         output: Value,
         time: impl TimeSource,
+        close: impl FnOnce(&Write<'_>) -> Result<()>,
     ) -> Result<CallResponse> {
         self.decide_again(admitted, &time)?;
         let host = self.host.clone();
         self.fenced(admitted, time, |tx| {
             operations::wait(tx, &admitted.authorized, &wait)?;
+            close(tx)?;
             intent::remove(tx, &admitted.key, &host).map(drop)
         })?;
         Ok(CallResponse { declared: Some(wait), ..CallResponse::new(output) })

@@ -191,7 +191,7 @@ impl Play<'_> {
                 let done = match kind {
                     OperationKind::Wait => {
                         let wait: WaitInput = serde_json::from_value(wait()).expect("a sound Wait");
-                        hosted.park(&admitted, wait, Value::Null, self.now).map(drop)
+                        hosted.park(&admitted, wait, Value::Null, self.now, |_| Ok(())).map(drop)
                     }
                     OperationKind::Emission => {
                         let event: EmitInput =

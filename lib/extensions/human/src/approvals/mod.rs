@@ -13,4 +13,4 @@ pub use decide::{Decision, decide};
 pub(crate) use rows::{Asked, AskedCall, Met, meet};
 pub use shown::{STATES, get, list};
 pub use sweep::{KEEP_US, next_due, sweep};
-pub(crate) use used::{give_back, pass};
+pub(crate) use used::{close, give_back, pass};

@@ -66,6 +66,22 @@ pub(crate) fn pass(tx: &Write<'_>, asked: &Asked<'_>, now: Now) -> Result<Pass, 
     }
 }
 
+/// What this request used up is used up for good: the same request is another call from now on.
+pub(crate) fn close(
+    tx: &Write<'_>,
+    execution: &ExecutionId,
+    digest: &Sha256Digest,
+    request: &str,
+) -> Result<(), Fault> {
+    // No request has the empty ID.
+    const CLOSE: &str = "
+        UPDATE approval INDEXED BY approval_used SET used_request_id = '', revision = revision + 1
+         WHERE used_execution_id = :execution AND call_digest = :digest AND state = 'consumed' AND used_request_id = :request";
+    let params = named_params! { ":execution": execution.as_str(), ":digest": digest, ":request": request };
+    tx.execute("closing an approval", CLOSE, params)?;
+    Ok(())
+}
+
 /// Gives back what this request used up.
 pub(crate) fn give_back(
     tx: &Write<'_>,
