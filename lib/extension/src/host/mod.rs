@@ -230,9 +230,7 @@ impl ExtensionHost {
                 }
             }
         }
-        let refused =
-            ApiError::new(Code::GateFailed, "the gates' answers did not last until the call could run; ask again");
-        (over, Err(Error::GateRefused(refused)))
+        (over, Err(did_not_last()))
     }
 
     /// Commits the intent, and what the gates' answers use up; `false` when one of them does not stand any more.
@@ -242,8 +240,10 @@ impl ExtensionHost {
 
     async fn run_ungated(&self, admitted: &Admitted) -> Result<CallResponse> {
         let mut none = Passages::default();
-        self.begin(admitted, &mut none)?; // nothing that could be over
-        self.run(admitted, &none).await
+        match self.begin(admitted, &mut none)? {
+            true => self.run(admitted, &none).await,
+            false => Err(did_not_last()),
+        }
     }
 
     /// A look that nobody judges: nothing is committed for it, before or after.
@@ -377,6 +377,11 @@ fn refuse_large(output: &Value) -> Result<(), Failure> {
         Ok(bytes) if bytes.len() <= OUTPUT_BYTES_MAX => Ok(()),
         _ => Err(Failure::Failed(format!("its output is larger than {OUTPUT_BYTES_MAX} bytes"))),
     }
+}
+
+fn did_not_last() -> Error {
+    let message = "the gates' answers did not last until the call could run; ask again";
+    Error::GateRefused(ApiError::new(Code::GateFailed, message))
 }
 
 fn refused(OperationError { code, message }: OperationError) -> Error {

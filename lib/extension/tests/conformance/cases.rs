@@ -115,7 +115,7 @@ cases! {
     "T06: a superseded and a forged token are told the same", TellsWhy, |bench| {
         let speaker = bench.world.speaker();
         bench.world.supersede(&speaker);
-        for operation in ["lab.do", "read_context"] {
+        for operation in ["lab.do", "lab.look", "read_context"] {
             let superseded = call(&speaker, operation, "a", json!({}));
             let forged = Call { token: "forged".into(), ..superseded.clone() };
             holds("superseded", bench.arrive(superseded).await == Err(ApiError::forbidden()))?;
@@ -124,7 +124,7 @@ cases! {
     }
     "T05: an assertion of another scope, Work or execution is refused", ForgetsNarrowing, |bench| {
         let speaker = bench.world.speaker();
-        for operation in ["lab.do", "read_context"] {
+        for operation in ["lab.do", "lab.look", "read_context"] {
             for at in 0..3 {
                 let mut narrowed = call(&speaker, operation, &format!("r{at}"), json!({}));
                 let request = &mut narrowed.request;
@@ -146,7 +146,7 @@ cases! {
     "T05: an operation outside the token's allowlist is refused", IgnoresTheAllowlist, |bench| {
         let speaker = bench.world.speaker();
         bench.world.sql("UPDATE token SET grants = '{\"operations\":[\"emit\"],\"events\":[],\"delegates\":[]}'");
-        for operation in ["lab.do", "read_context", "nothing.here"] {
+        for operation in ["lab.do", "lab.look", "read_context", "nothing.here"] {
             refused(operation, bench.call(&speaker, operation, "a", json!({})).await, "forbidden")?;
         }
     }

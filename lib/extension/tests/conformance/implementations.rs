@@ -7,6 +7,7 @@ use conduit_extension::host::ExtensionHost;
 use conduit_extension::{Answer, Extension};
 use conduit_toolbelt::Toolbelt;
 use conduit_toolbelt::hosted::Hosted;
+use conduit_toolbelt::reader::{Reader, Readers};
 
 use crate::call::{Answered, Call, Implementation};
 use crate::support::{Scripted, World, registry};
@@ -33,9 +34,14 @@ fn host(state: &std::path::Path, extensions: &[Rc<Scripted>], instance: String) 
 
 async fn call(state: &std::path::Path, extensions: &[Rc<Scripted>], host: &Rc<ExtensionHost>, call: Call) -> Answered {
     let Call { token, socket, request } = call;
-    let mut toolbelt = Toolbelt::open(state, socket, Rc::new(registry(extensions))).unwrap();
+    let look: Reader = |look| Ok(look.input.get("n").cloned().unwrap_or_default());
+    let toolbelt = Toolbelt::open(state, socket, Rc::new(registry(extensions))).unwrap();
+    let mut toolbelt = toolbelt.with_readers(Readers::new([("lab.look", look)]));
     if !toolbelt.is_hosted(&request.operation) {
         return toolbelt.call(&token, &request, None).map(|called| called.response);
+    }
+    if let Some(response) = toolbelt.read(&token, &request, None)? {
+        return Ok(response);
     }
     let call = toolbelt.forward(&token, &request, None)?;
     host.call(call).await

@@ -210,6 +210,37 @@ async fn a_gate_is_asked_only_while_its_extension_is_active() {
     .await;
 }
 
+/// G01, T07: a generation that brings a gate in while others take their time is obeyed: the call is judged anew.
+#[tokio::test]
+async fn a_gate_that_comes_in_while_others_are_asked_is_not_passed_by() {
+    locally(async {
+        let Chain { mut world, lab, first, second } = chain();
+        world.publish(|config| config["extensions"]["zone"] = json!({"enabled": false}));
+        let (host, speaker, barrier) = (world.host("first"), world.speaker(), Rc::new(Barrier::default()));
+        let held = Rc::clone(&barrier);
+        first.judges(move |_| {
+            let held = Rc::clone(&held);
+            async move {
+                held.pass().await;
+                Ok(GateAnswer::LetThrough)
+            }
+        });
+        second.judges(|_| async { Ok(GateAnswer::Refuse(OperationError::new("no", "never"))) });
+        let called = {
+            let (host, call) = (Rc::clone(&host), speaker.request("lab.do", "r", json!({})));
+            tokio::task::spawn_local(async move { host.call(call).await })
+        };
+        barrier.reached().await;
+        world.publish(|config| config["extensions"]["zone"] = json!({"enabled": true}));
+        first.judges(|_| async { Ok(GateAnswer::LetThrough) });
+        barrier.open();
+        assert_eq!(called.await.unwrap().unwrap_err().code, Code::GateFailed);
+        assert!(lab.invoked.borrow().is_empty() && world.intents().is_empty());
+        assert_eq!(speaker.refusal(&host, "lab.do", "r", 1).await, "no");
+    })
+    .await;
+}
+
 /// G05: who attaches to a refused request is recorded like it.
 #[tokio::test]
 async fn a_duplicate_of_a_refused_request_is_recorded_with_the_gate_too() {

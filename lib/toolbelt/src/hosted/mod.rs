@@ -225,7 +225,7 @@ impl Hosted {
 
     /// Decides once more, since gates take their time, and commits the intent under the lease: from here on the handler
     /// may run. What the gates' answers use up goes in the same commit: `pass` says whether they still stand. Returns `false`,
-    /// with nothing written, when one does not.
+    /// with nothing written, when one does not, or when another gate is to be asked by now.
     ///
     /// Errors: `forbidden` or `authority_released` when the caller has lost its authority meanwhile; `pass`'s own.
     pub fn begin(
@@ -234,7 +234,13 @@ impl Hosted {
         time: impl TimeSource,
         pass: impl FnOnce(&Write<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        self.decide_again(admitted, &time)?;
+        let active = self.decide_again(admitted, &time)?;
+        let scope = &admitted.token().scope;
+        let judges_now = |one: &&Registration| judges(one, Some(&admitted.extension), &active, scope);
+        let registry = self.access.look.registry();
+        if registry.registrations().iter().filter(judges_now).any(|one| !admitted.is_judged_by(one)) {
+            return Ok(false); // a gate that nobody asked came in meanwhile
+        }
         let host = self.host.clone();
         let begun = self.fenced(admitted, time, |tx| {
             if !pass(tx)? {
