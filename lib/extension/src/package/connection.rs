@@ -1,18 +1,20 @@
 //! The channel to a package's process: questions and their answers, in any order, within bounds.
 //!
 //! Whatever goes wrong on it ends it, once, for everybody who waits; [`Connection::broken`] says so to whoever then ends
-//! the process. A question that nobody waits for any more is cancelled, and has to be answered soon all the same.
+//! the process. A question that nobody waits for any more is cancelled, and has to be answered soon all the same; until then it
+//! keeps its slot, so that no package works on more than it may be asked at a time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Mutex, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 use super::Bounds;
@@ -34,7 +36,7 @@ struct Shared {
     next: Cell<u64>,
     waiting: RefCell<HashMap<u64, oneshot::Sender<Answered>>>,
     write: Mutex<OwnedWriteHalf>,
-    slots: Semaphore,
+    slots: Arc<Semaphore>,
     broken: watch::Sender<Option<String>>,
 }
 
@@ -48,7 +50,7 @@ impl Connection {
             next: Cell::new(1),
             waiting: RefCell::default(),
             write: Mutex::new(write),
-            slots: Semaphore::new(bounds.in_flight),
+            slots: Arc::new(Semaphore::new(bounds.in_flight)),
             broken: watch::channel(None).0,
         });
         let listening = Rc::clone(&shared);
@@ -64,7 +66,7 @@ impl Connection {
     /// `Unavailable` when it was not sent; `Failed` when the channel ended under way.
     pub async fn ask<P: Serialize>(&self, method: &str, params: P) -> Answered {
         let shared = &self.shared;
-        let Ok(slot) = shared.slots.acquire().await else {
+        let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else {
             return Err(Failure::Unavailable("the package has ended".into()));
         };
         let id = shared.next.get();
@@ -78,14 +80,14 @@ impl Connection {
             }
             shared.waiting.borrow_mut().insert(id, answer);
         }
-        let mut asked = Asked { id, shared, answered: Some(answered) };
+        let mut asked = Asked { id, shared, sent: false, under_way: Some((answered, slot)) };
         shared.send(&line).await?;
-        let done = match asked.answered.as_mut() {
-            Some(answered) => answered.await.unwrap_or_else(|_| Err(shared.failure())),
+        asked.sent = true;
+        let done = match asked.under_way.as_mut() {
+            Some((answered, _)) => answered.await.unwrap_or_else(|_| Err(shared.failure())),
             None => Err(shared.failure()),
         };
-        asked.answered = None;
-        drop(slot);
+        asked.under_way = None;
         done
     }
 
@@ -206,13 +208,18 @@ impl Shared {
 struct Asked<'s> {
     id: u64,
     shared: &'s Rc<Shared>,
-    /// `None` once it is answered.
-    answered: Option<oneshot::Receiver<Answered>>,
+    /// Whether the package has it; one that it has not is only forgotten.
+    sent: bool,
+    /// Its answer and its slot; `None` once it is answered.
+    under_way: Option<(oneshot::Receiver<Answered>, OwnedSemaphorePermit)>,
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        let Some(answered) = self.answered.take() else { return };
+        let Some((answered, slot)) = self.under_way.take() else { return };
+        if !self.sent {
+            self.shared.waiting.borrow_mut().remove(&self.id);
+        }
         if !self.shared.waiting.borrow().contains_key(&self.id) {
             return;
         }
@@ -229,6 +236,72 @@ impl Drop for Asked<'_> {
             if timeout(shared.bounds.cancelled, cancelled).await.is_err() {
                 shared.end("it answered neither a question in time nor its cancellation".into());
             }
+            drop(slot); // it is answered, or the channel has ended
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+
+    /// X01
+    #[tokio::test]
+    async fn a_question_that_was_dropped_keeps_its_slot_until_the_package_has_answered_it() {
+        let asked = async {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            let (read, mut write) = UnixStream::from_std(theirs).unwrap().into_split();
+            let mut lines = BufReader::new(read).lines();
+            let connection = Rc::new(Connection::new(ours, Bounds { in_flight: 1, ..Bounds::default() }).unwrap());
+            let ask = |what: &'static str| {
+                let connection = Rc::clone(&connection);
+                tokio::task::spawn_local(async move { connection.ask(what, json!({})).await })
+            };
+            let mut told = async || -> Value { serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap() };
+
+            let first = ask("first");
+            assert_eq!(told().await["method"], "first");
+            first.abort();
+            assert_eq!(told().await["method"], "$/cancel");
+            let second = ask("second");
+            tokio::task::yield_now().await;
+            assert_eq!(connection.shared.slots.available_permits(), 0);
+            assert_eq!(connection.shared.waiting.borrow().keys().copied().collect::<Vec<_>>(), [1]);
+
+            write.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n").await.unwrap();
+            let question = told().await;
+            assert_eq!((&question["method"], &question["id"]), (&json!("second"), &json!(2)));
+            write.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"a\":1}}\n").await.unwrap();
+            assert_eq!(second.await.unwrap(), Ok(json!({"a": 1})));
+            assert_eq!(connection.shared.slots.available_permits(), 1);
+            assert!(!connection.is_broken());
+        };
+        tokio::task::LocalSet::new().run_until(asked).await;
+    }
+
+    /// X01
+    #[tokio::test]
+    async fn a_question_that_was_dropped_before_it_was_sent_is_forgotten_and_not_cancelled() {
+        let asked = async {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let connection = Rc::new(Connection::new(ours, Bounds::default()).unwrap());
+            let writing = connection.shared.write.lock().await;
+            let task = Rc::clone(&connection);
+            let question = tokio::task::spawn_local(async move { task.ask("late", json!({})).await });
+            while !connection.is_busy() {
+                tokio::task::yield_now().await;
+            }
+            question.abort();
+            assert!(question.await.unwrap_err().is_cancelled());
+            drop(writing);
+            tokio::task::yield_now().await;
+            assert!(!connection.is_busy() && !connection.is_broken());
+            theirs.set_nonblocking(true).unwrap();
+            let said = std::io::Read::read(&mut &theirs, &mut [0; 8]).unwrap_err();
+            assert_eq!(said.kind(), std::io::ErrorKind::WouldBlock);
+        };
+        tokio::task::LocalSet::new().run_until(asked).await;
     }
 }
