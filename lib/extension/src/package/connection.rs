@@ -259,7 +259,8 @@ mod tests {
                 let connection = Rc::clone(&connection);
                 tokio::task::spawn_local(async move { connection.ask(what, json!({})).await })
             };
-            let mut told = async || -> Value { serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap() };
+            let mut told =
+                async || -> Value { serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap() };
 
             let first = ask("first");
             assert_eq!(told().await["method"], "first");

@@ -49,6 +49,7 @@ pub struct Bounds {
     pub idle: Duration,
     /// Pause after the first failure; it doubles up to `pause_max`.
     pub pause: Duration,
+    /// Shorter than an executor is asked about an ending, so that one failure does not take its word.
     pub pause_max: Duration,
 }
 
@@ -65,7 +66,7 @@ impl Default for Bounds {
             cancelled: Duration::from_secs(5),
             idle: Duration::from_secs(60),
             pause: Duration::from_secs(1),
-            pause_max: Duration::from_secs(300),
+            pause_max: Duration::from_secs(60),
         }
     }
 }

@@ -95,7 +95,7 @@ pub fn answer(line: &[u8], bytes_max: usize) -> Result<(u64, Result<Value, Failu
     let answered = match (response.result, response.error) {
         (Some(result), None) => Ok(result),
         (None, Some(error)) => Err(match (error.code, error.data) {
-            (REFUSED, Some(refusal)) => Failure::Refused(refusal),
+            (REFUSED, Some(refusal)) => refused(refusal).map_or_else(|failure| failure, Failure::Refused),
             (REFUSED, None) => Failure::Failed("its refusal has no `data` with code and message".into()),
             (UNAVAILABLE, _) => Failure::Unavailable(shortened(&error.message)),
             (code, _) => Failure::Failed(format!("it answered with error {code}: {}", shortened(&error.message))),
@@ -103,6 +103,13 @@ pub fn answer(line: &[u8], bytes_max: usize) -> Result<(u64, Result<Value, Failu
         _ => return Err("a line is no answer: it has either `result` or `error`".into()),
     };
     Ok((response.id, answered))
+}
+
+/// A refusal that can be passed on, its message on one line; one with an odd code or too long a message is a failure.
+fn refused(refusal: OperationError) -> Result<OperationError, Failure> {
+    let refusal = OperationError { message: on_one_line(&refusal.message), ..refusal };
+    refusal_of(refusal.clone()).map_err(nonsense)?;
+    Ok(refusal)
 }
 
 /// The start of a text of somebody else's, on one line.
@@ -155,7 +162,7 @@ pub fn gated(value: Value) -> Result<GateAnswer, Failure> {
     Ok(match json::from_value(value).map_err(nonsense)? {
         Answer::LetThrough {} => GateAnswer::LetThrough,
         Answer::Park { wait, output } => GateAnswer::Park(WaitPlan { wait, output }),
-        Answer::Refuse { code, message } => GateAnswer::Refuse(OperationError { code, message }),
+        Answer::Refuse { code, message } => GateAnswer::Refuse(refused(OperationError { code, message })?),
     })
 }
 
@@ -192,24 +199,22 @@ pub fn planned(value: Value) -> Result<Plan, Failure> {
     json::from_value(value).map_err(nonsense)
 }
 
-/// What `executor.interpret` is answered by. A failure in the package's words is a failure of the process.
+/// What `executor.interpret` is answered by. A failure in the package's words is a failure of the process; cancelled is what
+/// the host stopped, which no package says.
 pub fn interpreted(value: Value) -> Result<SegmentEnd, Failure> {
     #[derive(Deserialize)]
     #[serde(tag = "end", rename_all = "snake_case", deny_unknown_fields)]
     enum Answer {
         Succeeded {},
         Failed { code: String, message: String, retryable: bool },
-        Cancelled {},
         Lost {},
     }
     Ok(match json::from_value(value).map_err(nonsense)? {
         Answer::Succeeded {} => SegmentEnd::Succeeded,
         Answer::Failed { code, message, retryable } => {
-            let said = refusal_of(OperationError { code, message: on_one_line(&message) }).map_err(nonsense)?;
-            let message = format!("{}: {}", said.code_text(), said.message);
+            let message = refused(OperationError { code, message })?.to_string();
             SegmentEnd::Failed { code: Code::ProcessFailed, message, retryable }
         }
-        Answer::Cancelled {} => SegmentEnd::Cancelled,
         Answer::Lost {} => SegmentEnd::Lost,
     })
 }
@@ -254,6 +259,32 @@ mod tests {
         assert!(answer(&[b' '; 1001], 1000).is_err());
     }
 
+    /// X01
+    #[test]
+    fn a_refusal_that_cannot_be_passed_on_is_a_failure_and_one_that_can_stands_on_one_line() {
+        let answered = |code: &str, message: &str| {
+            let data = json!({"code": code, "message": message});
+            let line = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32001, "message": "m", "data": data}});
+            answer(line.to_string().as_bytes(), 1 << 20).unwrap().1
+        };
+        let told = OperationError::new("too_cold", "It is [31m cold  today");
+        assert_eq!(answered("too_cold", "It is\u{1b}[31m cold\r\ntoday"), Err(Failure::Refused(told)));
+        assert!(matches!(answered(&"a".repeat(64), &"m".repeat(4096)), Err(Failure::Refused(_))));
+        let (long, wordy) = ("a".repeat(65), "m".repeat(4097));
+        for (code, message) in [
+            ("", "m"),
+            ("Too cold", "m"),
+            ("too\ncold", "m"),
+            ("\u{e4}", "m"),
+            (long.as_str(), "m"),
+            ("cold", wordy.as_str()),
+        ] {
+            assert!(matches!(answered(code, message), Err(Failure::Failed(_))), "{code:?}");
+            let refused = json!({"answer": "refuse", "code": code, "message": message});
+            assert!(matches!(gated(refused), Err(Failure::Failed(_))), "{code:?}");
+        }
+    }
+
     /// X01, G03, T17
     #[test]
     fn answers_that_mean_nothing_are_failures() {
@@ -288,6 +319,7 @@ mod tests {
         for bad in [
             json!({}),
             json!({"end": "maybe"}),
+            json!({"end": "cancelled"}),
             json!({"end": "succeeded", "code": "x"}),
             json!({"end": "failed"}),
             json!({"end": "failed", "code": "No luck", "message": "m", "retryable": true}),
