@@ -68,7 +68,8 @@ pub struct HostAct {
     pub action: String,
     pub scope_id: ScopeId,
     pub input: Map<String, Value>,
-    /// Under the same key of the same operator it is done once.
+    /// Under the same key of the same operator it is asked once while the daemon lives, and its record answers afterwards. When
+    /// the daemon or the extension ends in between, it is asked again with the same key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idempotency_key: Option<String>,
 }

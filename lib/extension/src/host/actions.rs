@@ -22,8 +22,31 @@ const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// A turn for each request that is carried out, so that a second copy of it waits for the first.
 pub(super) type UnderWay = RefCell<BTreeMap<String, Rc<Mutex<()>>>>;
 
+/// A copy of a request that waits for its turn, or has it. The last one to go takes the turn along.
+struct Queued<'u> {
+    under_way: &'u UnderWay,
+    delivery: &'u str,
+    turn: Rc<Mutex<()>>,
+}
+
+impl<'u> Queued<'u> {
+    fn at(under_way: &'u UnderWay, delivery: &'u str) -> Self {
+        let turn = Rc::clone(under_way.borrow_mut().entry(delivery.to_owned()).or_default());
+        Self { under_way, delivery, turn }
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        // Its own and the map's: nobody else waits for it.
+        if Rc::strong_count(&self.turn) <= 2 {
+            self.under_way.borrow_mut().remove(self.delivery);
+        }
+    }
+}
+
 impl ExtensionHost {
-    /// Carries an operator's action out, once for each key. Runs inside a `LocalSet`.
+    /// Has an operator's action carried out, once for each key while the daemon lives. Runs inside a `LocalSet`.
     ///
     /// Errors: those of [`conduit_toolbelt::hosted::Hosted::ask_to_act`]; the extension's own; `extension_unavailable`.
     pub async fn act(self: &Rc<Self>, asked: HostAct) -> Result<ActionReply, ApiError> {
@@ -37,19 +60,13 @@ impl ExtensionHost {
             Asked::Done(done) => return Ok(*done),
             Asked::Open(open) => open.delivery,
         };
-        let turn = Rc::clone(self.actions_under_way.borrow_mut().entry(delivery.clone()).or_default());
-        let done = {
-            let _turn = turn.lock().await;
-            // Another copy of the request may have been carried out meanwhile.
-            match self.ask_to_act(asked)? {
-                Asked::Done(done) => Ok(*done),
-                Asked::Open(open) => self.carry_out_open(asked, *open, &delivery).await,
-            }
-        };
-        if Rc::strong_count(&turn) <= 2 {
-            self.actions_under_way.borrow_mut().remove(&delivery); // nobody else waits for it
+        let queued = Queued::at(&self.actions_under_way, &delivery);
+        let _turn = queued.turn.lock().await;
+        // Another copy of the request may have been carried out meanwhile.
+        match self.ask_to_act(asked)? {
+            Asked::Done(done) => Ok(*done),
+            Asked::Open(open) => self.carry_out_open(asked, *open, &delivery).await,
         }
-        done
     }
 
     fn ask_to_act(&self, asked: &HostAct) -> Result<Asked, ApiError> {
@@ -93,4 +110,30 @@ fn unavailable(why: &str) -> ApiError {
     tracing::warn!(why, "an extension did not carry an action out");
     let message = "the extension did not answer as it should; ask again under the same key";
     ApiError::new(Code::ExtensionUnavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// X01
+    #[tokio::test]
+    async fn a_turn_is_kept_while_a_copy_of_its_request_waits_and_goes_with_the_last_however_that_ends() {
+        async fn fails(under_way: &UnderWay) -> Result<(), ()> {
+            let queued = Queued::at(under_way, "one");
+            let _turn = queued.turn.lock().await;
+            Err(())
+        }
+        let under_way = UnderWay::default();
+        let (first, second) = (Queued::at(&under_way, "one"), Queued::at(&under_way, "one"));
+        let turn = first.turn.lock().await;
+        assert!(second.turn.try_lock().is_err());
+        drop(turn);
+        drop(first);
+        assert_eq!(under_way.borrow().len(), 1);
+        drop(second);
+        assert!(under_way.borrow().is_empty());
+        fails(&under_way).await.unwrap_err();
+        assert!(under_way.borrow().is_empty());
+    }
 }

@@ -17,7 +17,8 @@ use crate::registry::violations;
 #[derive(Debug)]
 pub struct Action {
     pub operator: Operator,
-    /// Names the request: what is done under one name is done once.
+    /// Names the request: what is on record under one name is the answer again, and what is not is asked for again by that
+    /// name, on which the extension has to be idempotent.
     pub delivery: String,
     /// The settings of the extension in the generation that is active.
     pub settings: Value,
