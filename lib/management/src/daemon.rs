@@ -54,15 +54,11 @@ fn told(error: ClientError) -> ApiError {
     if let Some(refusal) = error.refusal() {
         return refusal;
     }
-    match error {
-        other => {
-            tracing::warn!(error = %other, "the daemon did not answer what only an extension can");
-            ApiError::new(
-                Code::HostUnavailable,
-                "the daemon that extensions run under does not answer; start it, and ask again",
-            )
-        }
-    }
+    tracing::warn!(%error, "the daemon did not answer what only an extension can");
+    ApiError::new(
+        Code::HostUnavailable,
+        "the daemon that extensions run under does not answer; start it, and ask again",
+    )
 }
 
 #[cfg(test)]
