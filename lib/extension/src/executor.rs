@@ -121,9 +121,10 @@ pub trait Executor {
     fn interprets(&self) -> bool {
         false
     }
-    /// What an ending means; asked of one that says so alone, once the ending is on record.
-    fn interpret<'a>(&'a self, ended: &'a Ended) -> Answer<'a, Result<SegmentEnd, Failure>> {
-        Box::pin(async { Ok(by_exit_status(&ended.terminal)) })
+    /// What an ending means; asked of one that says so alone, once the ending is on record. `None` when nobody was asked: it
+    /// means what [`by_exit_status`] says.
+    fn interpret<'a>(&'a self, _ended: &'a Ended) -> Answer<'a, Result<Option<SegmentEnd>, Failure>> {
+        Box::pin(async { Ok(None) })
     }
 }
 

@@ -147,11 +147,9 @@ impl Executor for Provided {
         true
     }
 
-    fn interpret<'a>(&'a self, ended: &'a Ended) -> Answer<'a, Result<SegmentEnd, Failure>> {
+    fn interpret<'a>(&'a self, ended: &'a Ended) -> Answer<'a, Result<Option<SegmentEnd>, Failure>> {
         Box::pin(async move {
-            let Some(terminal) = told(&ended.terminal) else {
-                return Ok(crate::by_exit_status(&ended.terminal));
-            };
+            let Some(terminal) = told(&ended.terminal) else { return Ok(None) };
             let call = EndCall {
                 executor: self.spec.name.clone(),
                 config: ended.config.clone(),
@@ -165,7 +163,7 @@ impl Executor for Provided {
                 terminal,
                 outputs: ended.outputs.clone(),
             };
-            self.ask(async move |extension: Rc<dyn Extension>| extension.interpret(&call).await).await
+            self.ask(async move |extension: Rc<dyn Extension>| extension.interpret(&call).await).await.map(Some)
         })
     }
 }
@@ -294,8 +292,7 @@ mod tests {
         let executor = provided(None);
         let never = ProcessEnd::NotStarted { code: "executable_unavailable".into(), message: "gone".into() };
         for terminal in [Terminal::Lost, Terminal::Cancelled, Terminal::Failed { end: never }] {
-            let plain = crate::by_exit_status(&terminal);
-            assert_eq!(executor.interpret(&ended(terminal)).await, Ok(plain));
+            assert_eq!(executor.interpret(&ended(terminal)).await, Ok(None));
         }
         let killed = Terminal::Failed { end: ProcessEnd::Signalled { signal: 9 } };
         for terminal in [Terminal::Succeeded, Terminal::TimedOut, killed] {

@@ -33,8 +33,10 @@ pub struct Asking(Cell<Option<Instant>>);
 pub enum Word {
     /// It means this; the outputs are the ones on record.
     Said { meaning: Meaning, outputs: Vec<NewArtifact> },
-    /// It did not answer, and is asked again.
+    /// It did not answer, and is asked again after a pause.
     Later,
+    /// Somebody asked to stop the execution meanwhile: it is looked at again at once, and then it is decided.
+    Stopped,
     /// The attempt has not ended.
     Unresolved,
 }
@@ -43,7 +45,7 @@ pub enum Word {
 pub enum Meaning {
     /// By the executor.
     By(Means),
-    /// By the plain rule, since the executor had no word, for this reason.
+    /// By the plain rule: the executor was not asked, or had no word for this reason.
     Plain(Option<String>),
 }
 
@@ -82,10 +84,11 @@ pub async fn ask(
     };
     let answer = tokio::select! {
         answer = bound.executor.interpret(&ended) => answer,
-        () = stopped(host, claimed) => return Ok(Word::Later), // looked at again, and then it is decided
+        () = stopped(host, claimed) => return Ok(Word::Stopped),
     };
     let failure = match answer {
-        Ok(means) => return said(Meaning::By(means)),
+        Ok(Some(means)) => return said(Meaning::By(means)),
+        Ok(None) => return said(Meaning::Plain(None)),
         Err(failure) => failure,
     };
     let name = bound.executor.name();
@@ -148,12 +151,16 @@ mod tests {
     use crate::testing::World;
     use conduit_api::{ApiError, Code};
     use conduit_coordination::routing;
-    use conduit_extension::{Answer, Executor, OperationError, Phase, SegmentContext, Transport};
-    use conduit_kernel::{Limits, OperationRequest};
+    use conduit_extension::{
+        Answer, EndCall, Executor, Extension, Invocation, Invoked, OperationError, Phase, Provided, SegmentContext,
+        Transport,
+    };
+    use conduit_kernel::{BaseEnvironment, Limits, OperationRequest};
     use conduit_store::{Clock, Write};
+    use conduit_toolbelt::registry::{ExecutorSpec, ExecutorTransport, Registration};
 
-    /// An executor that runs nothing and answers as it is told.
-    struct Judge(Result<Means, Failure>);
+    /// An executor that runs nothing and answers as it is told, or never.
+    struct Judge(Option<Result<Means, Failure>>);
 
     impl Executor for Judge {
         fn name(&self) -> &str {
@@ -176,9 +183,41 @@ mod tests {
         fn interprets(&self) -> bool {
             true
         }
-        fn interpret<'a>(&'a self, _: &'a Ended) -> Answer<'a, Result<Means, Failure>> {
-            Box::pin(async { self.0.clone() })
+        fn interpret<'a>(&'a self, _: &'a Ended) -> Answer<'a, Result<Option<Means>, Failure>> {
+            Box::pin(async {
+                match &self.0 {
+                    Some(said) => said.clone().map(Some),
+                    None => std::future::pending().await,
+                }
+            })
         }
+    }
+
+    /// An extension whose executor takes everything for a success.
+    struct Sure;
+
+    impl Extension for Sure {
+        fn registration(&self) -> Registration {
+            Registration::new("sure", conduit_api::Version::new(1, 0, 0), "Sure")
+        }
+        fn invoke<'a>(&'a self, _: &'a Invocation) -> Answer<'a, Result<Invoked, Failure>> {
+            Box::pin(async { Err(Failure::Failed("it has no operations".into())) })
+        }
+        fn interpret<'a>(&'a self, _: &'a EndCall) -> Answer<'a, Result<Means, Failure>> {
+            Box::pin(async { Ok(Means::Succeeded) })
+        }
+    }
+
+    fn sure() -> Provided {
+        let spec = ExecutorSpec {
+            name: "sure".into(),
+            summary: "Takes everything for a success".into(),
+            config: json!({"type": "object"}),
+            transport: ExecutorTransport::None,
+            resume_capable: false,
+            playbook_field: None,
+        };
+        Provided::new(spec, Some(Rc::new(Sure)), json!({}), BaseEnvironment::of_home("/".as_ref()))
     }
 
     /// A world with one running execution, whose attempt ended without a trace.
@@ -232,8 +271,11 @@ mod tests {
         }
 
         async fn ask(&self, judge: Result<Means, Failure>) -> Word {
-            let bound =
-                Bound { executor: Rc::new(Judge(judge)), ..start::bound(&self.world.host, &self.claimed).unwrap() };
+            self.put_before(Rc::new(Judge(Some(judge)))).await
+        }
+
+        async fn put_before(&self, executor: Rc<dyn Executor>) -> Word {
+            let bound = Bound { executor, ..start::bound(&self.world.host, &self.claimed).unwrap() };
             let host = &self.world.host;
             ask(host, &self.claimed, &bound, &self.attempt, &self.ending, &self.asking).await.unwrap()
         }
@@ -242,7 +284,7 @@ mod tests {
     fn meaning(word: Word) -> Meaning {
         match word {
             Word::Said { meaning, .. } => meaning,
-            Word::Later => panic!("it is asked again"),
+            Word::Later | Word::Stopped => panic!("nothing is said"),
             Word::Unresolved => panic!("it has not ended"),
         }
     }
@@ -288,6 +330,40 @@ mod tests {
              SELECT id, epoch, 'outcome', '{\"status\":\"failed\"}', 1 FROM execution",
         );
         assert!(matches!(meaning(scene.ask(Ok(Means::Succeeded)).await), Meaning::Plain(None)));
+    }
+
+    /// X01, T12, M10
+    #[tokio::test]
+    async fn a_stop_while_an_executor_is_asked_ends_the_question_however_often_it_failed_before() {
+        let scene = Scene::new().await;
+        let host = &scene.world.host;
+        let live = Rc::new(crate::host::Live::new(scene.claimed.scope.clone()));
+        host.live.borrow_mut().insert(scene.claimed.execution.clone(), Rc::clone(&live));
+        for _ in 0..3 {
+            assert!(matches!(scene.ask(away()).await, Word::Later));
+        }
+        live.stop.notify_one();
+        assert!(matches!(scene.put_before(Rc::new(Judge(None))).await, Word::Stopped));
+        let cancel = |tx: &Write<'_>| executions::cancel(tx, &scene.claimed.execution, "operator:local", Clock.now());
+        host.store.borrow_mut().write(cancel).unwrap();
+        assert!(matches!(meaning(scene.ask(away()).await), Meaning::Plain(None)));
+    }
+
+    /// X01, K10
+    #[tokio::test]
+    async fn the_record_names_no_executor_that_was_not_asked() {
+        let scene = Scene::new().await;
+        let found = meaning(scene.put_before(Rc::new(sure())).await);
+        let conclusion =
+            scene.world.host.store.borrow_mut().fenced(&scene.claimed.fence(), &Demand::Ownership, Clock, |tx| {
+                Ok::<_, Fault>(scene.world.host.kernel.conclude(tx, &scene.attempt, &scene.ending, tx.now())?)
+            });
+        let conclusion = conclusion.unwrap();
+        let terminal = conclusion.terminal.clone().unwrap();
+        assert_eq!(terminal, Terminal::Lost);
+        let (end, usage) = of(&conclusion, &terminal, true, Some(&found));
+        assert!(matches!(end, SegmentEnd::Lost { .. }), "{end:?}");
+        assert!(usage.get("meaning").is_none() && usage.get("executor").is_none(), "{usage}");
     }
 
     /// X01

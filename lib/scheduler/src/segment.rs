@@ -155,14 +155,29 @@ async fn stop(host: &Host, claimed: &Claimed, attempt: &AttemptId, launched: &La
 
 /// Records the end of a segment, again and again until the store takes it, then tidies up.
 pub async fn record(host: &Rc<Host>, claimed: &Claimed, ended: Ended) {
-    let (mut pause, asking) = (Pause::default(), Asking::default());
+    let asking = Asking::default();
+    let record = async || try_record(host, claimed, &ended, &asking).await;
+    if let Some(completed) = tried(claimed, record, async || meaning::stopped(host, claimed).await).await {
+        tidy(host, claimed, &ended, &completed);
+    }
+}
+
+/// Tries until `record` has recorded; a stop ends a pause. `None` for a segment that another hand has ended.
+async fn tried(
+    claimed: &Claimed,
+    record: impl AsyncFn() -> Result<Try, Fault>,
+    stopped: impl AsyncFn(),
+) -> Option<Completed> {
+    let mut pause = Pause::default();
     loop {
-        match try_record(host, claimed, &ended, &asking).await {
-            Ok(Some(completed)) => return tidy(host, claimed, &ended, &completed),
-            Ok(None) => {} // something that it started lives on, or its executor is asked again
+        match record().await {
+            Ok(Try::Recorded(completed)) => return Some(completed),
+            // It was told once, and was heard: whoever waits for it now waits his time out.
+            Ok(Try::AtOnce) => continue,
+            Ok(Try::Later) => {}
             Err(Fault::Store(conduit_store::Error::LeaseLost { why })) => {
                 tracing::warn!(execution = %claimed.execution, why, "the segment was ended by another hand");
-                return;
+                return None;
             }
             Err(error) => {
                 tracing::error!(execution = %claimed.execution, %error, "the end of a segment could not be recorded yet")
@@ -170,18 +185,22 @@ pub async fn record(host: &Rc<Host>, claimed: &Claimed, ended: Ended) {
         }
         tokio::select! {
             () = pause.wait() => {}
-            () = meaning::stopped(host, claimed) => {}
+            () = stopped() => {}
         }
     }
 }
 
+/// What one try to record an end came to.
+enum Try {
+    Recorded(Completed),
+    /// Something that it started lives on, or its executor is asked again.
+    Later,
+    /// It was asked to stop while its executor was asked.
+    AtOnce,
+}
+
 /// One try: the evidence is read again, and kernel and coordination change in one transaction.
-async fn try_record(
-    host: &Host,
-    claimed: &Claimed,
-    ended: &Ended,
-    asking: &Asking,
-) -> Result<Option<Completed>, Fault> {
+async fn try_record(host: &Host, claimed: &Claimed, ended: &Ended, asking: &Asking) -> Result<Try, Fault> {
     let bound = bound(host, claimed);
     let (retry, resumable) = match &bound {
         Ok(bound) => (bound.binding.retry, bound.executor.resume_capable(&bound.binding.config)),
@@ -200,7 +219,7 @@ async fn try_record(
                 }
                 Ok::<_, Fault>(executions::complete(tx, claimed, &ended.end, &[], &json!({}), retry, resumable)?)
             })?;
-            return Ok(Some(completed));
+            return Ok(Try::Recorded(completed));
         }
     };
     let ending = host.kernel.settle(attempt).await?;
@@ -209,7 +228,8 @@ async fn try_record(
     let mut said = None;
     if let Some(bound) = bound.as_ref().ok().filter(|bound| bound.executor.interprets()) {
         match meaning::ask(host, claimed, bound, attempt, &ending, asking).await? {
-            Word::Later => return Ok(None),
+            Word::Later => return Ok(Try::Later),
+            Word::Stopped => return Ok(Try::AtOnce),
             Word::Said { meaning, outputs } => (said, kept) = (Some(meaning), outputs),
             Word::Unresolved => {}
         }
@@ -223,10 +243,11 @@ async fn try_record(
         let (end, usage) = meaning::of(&conclusion, terminal, bound.is_ok(), said.as_ref());
         Ok(Some(executions::complete(tx, claimed, &end, &kept, &usage, retry, resumable)?))
     })?;
-    if completed.is_none() {
+    let Some(completed) = completed else {
         ending.survivors_gone().await?;
-    }
-    Ok(completed)
+        return Ok(Try::Later);
+    };
+    Ok(Try::Recorded(completed))
 }
 
 /// Removes what only a live execution needs (E06).
@@ -322,6 +343,21 @@ mod tests {
     /// A runner that never says who it is, and ends when it finds that it was asked to.
     const SILENT: &str = "#!/bin/sh\nuntil [ -f \"$1/stop\" ]; do sleep 0.02; done\n";
 
+    fn claimed(live: &Live) -> Claimed {
+        Claimed {
+            execution: conduit_api::ExecutionId::from_parts(1, 2),
+            work: conduit_api::WorkId::from_parts(1, 3),
+            scope: live.scope.clone(),
+            binding: "b".into(),
+            generation: 1,
+            attempt: 1,
+            epoch: 1,
+            segment: 1,
+            resumed: false,
+            owner: "scheduler_test".into(),
+        }
+    }
+
     fn silent_runner(world: &World) -> Launched {
         let request = OperationRequest {
             principal: "test".into(),
@@ -360,18 +396,7 @@ mod tests {
         std::fs::set_permissions(&runner, std::fs::Permissions::from_mode(0o755)).unwrap();
         let world = World::with_runner(&runner);
         let live = Live::new("calm".parse().unwrap());
-        let claimed = Claimed {
-            execution: conduit_api::ExecutionId::from_parts(1, 2),
-            work: conduit_api::WorkId::from_parts(1, 3),
-            scope: live.scope.clone(),
-            binding: "b".into(),
-            generation: 1,
-            attempt: 1,
-            epoch: 1,
-            segment: 1,
-            resumed: false,
-            owner: world.host.owner.clone(),
-        };
+        let claimed = claimed(&live);
         let launched = silent_runner(&world);
         let stop = world.host.places.attempts().join(launched.attempt.as_str()).join("stop");
         std::fs::create_dir(&stop).unwrap(); // where the request would be written, nothing can be
@@ -385,5 +410,32 @@ mod tests {
         };
         tokio::join!(watched, freed);
         assert!(stop.is_file());
+    }
+
+    /// X01, M10
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_that_was_heard_while_an_executor_was_asked_waits_no_pause_out() {
+        let (live, begun) = (Live::new("calm".parse().unwrap()), tokio::time::Instant::now());
+        let (tries, told) = (std::cell::Cell::new(0), std::cell::Cell::new(None));
+        let record = async || {
+            tries.set(tries.get() + 1);
+            match tries.get() {
+                1..=8 => Ok(Try::Later),
+                9 => {
+                    told.set(Some(begun.elapsed()));
+                    Ok(Try::AtOnce)
+                }
+                _ => Ok(Try::Recorded(Completed {
+                    state: "cancelled",
+                    work_state: "cancelled",
+                    parked: false,
+                    wait: None,
+                })),
+            }
+        };
+        let recorded = tried(&claimed(&live), record, async || std::future::pending().await).await;
+        assert_eq!(recorded.map(|completed| completed.state), Some("cancelled"));
+        assert!(told.get().is_some_and(|told| told > Duration::from_secs(20)), "{told:?}");
+        assert_eq!(Some(begun.elapsed()), told.get());
     }
 }
