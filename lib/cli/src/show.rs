@@ -2,6 +2,8 @@
 
 mod extensions;
 
+pub(crate) use extensions::limits as package_limits;
+
 use conduit_api::UnixMicros;
 use conduit_api::toolbelt::WaitMode;
 use conduit_api::views::{

@@ -10,6 +10,8 @@ use super::nothing;
 use crate::exit::Exit;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::show::package_limits;
+use crate::table::clean;
 
 /// Install, list and remove packages
 #[derive(Debug, clap::Args)]
@@ -64,22 +66,7 @@ fn install(path: &Path, yes: bool, client: &Client, out: &mut Output) -> Result<
     let request = PackageRequest { path, digest: None };
     let shown: PackageView = client.post("/v1/check/package", &request)?;
     if !yes {
-        let needs = if shown.permissions.is_empty() { "nothing more".to_owned() } else { shown.permissions.join(", ") };
-        let names = |list: &[String]| if list.is_empty() { "-".to_owned() } else { list.join(", ") };
-        let programs = match shown.executors.is_empty() {
-            true => "",
-            false => "\nIts executors name programs, which are run with your user's rights too.",
-        };
-        let text = format!(
-            "{} {}: {}\noperations: {}\ntoolsets: {}\nexecutors: {}\nneeds beside its own operations: {needs}\nIts program runs with your user's rights.{programs} Install it? [y/N]",
-            shown.name,
-            shown.version,
-            shown.summary,
-            names(&shown.operations),
-            names(&shown.toolsets),
-            names(&shown.executors),
-        );
-        out.remark(&text)?;
+        out.remark(&question(&shown))?;
         let mut answer = String::new();
         std::io::stdin()
             .lock()
@@ -99,4 +86,56 @@ fn install(path: &Path, yes: bool, client: &Client, out: &mut Output) -> Result<
         ))?;
     }
     Ok(())
+}
+
+/// What is to be known before a package is installed.
+fn question(shown: &PackageView) -> String {
+    let names = |list: &[String]| if list.is_empty() { "-".to_owned() } else { clean(&list.join(", ")) };
+    let needs = if shown.permissions.is_empty() { "nothing more".to_owned() } else { names(&shown.permissions) };
+    let place = shown.replaces.map_or_else(String::new, |former| format!("\nreplaces: {former}"));
+    let programs = match shown.executors.is_empty() {
+        true => "",
+        false => "\nIts executors name programs, which are run with your user's rights too.",
+    };
+    format!(
+        "{} {}: {}{place}\noperations: {}\ntoolsets: {}\nactions: {}\nexecutors: {}\nneeds beside its own operations: {needs}\nlimits: {}\nIts program runs with your user's rights.{programs} Install it? [y/N]",
+        clean(&shown.name),
+        shown.version,
+        clean(&shown.summary),
+        names(&shown.operations),
+        names(&shown.toolsets),
+        names(&shown.actions),
+        names(&shown.executors),
+        package_limits(shown.limits),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// X01
+    #[test]
+    fn before_a_package_is_installed_its_actions_its_limits_and_what_it_replaces_are_shown() {
+        let mut view = json!({
+            "name": "words", "version": "1.1.0", "summary": "Counts\u{1b}[2J words",
+            "operations": ["words.count"], "toolsets": [], "actions": ["words.forget", "words.learn"],
+            "executors": ["words"], "permissions": ["executor.run"],
+            "limits": {"memory_mib": 64, "files": 32, "file_mib": 8}, "digest": "0", "enabled": false,
+        });
+        let shown = |view: &serde_json::Value| question(&serde_json::from_value(view.clone()).unwrap());
+        let new = shown(&view);
+        for said in [
+            "actions: words.forget, words.learn\n",
+            "limits: for each process 64 MiB of memory, 32 open files, files of 8 MiB\n",
+            "needs beside its own operations: executor.run\n",
+            "Its executors name programs",
+        ] {
+            assert!(new.contains(said), "{said}: {new}");
+        }
+        assert!(!new.contains("replaces") && !new.contains('\u{1b}'), "{new}");
+        view["replaces"] = json!("1.0.2");
+        assert!(shown(&view).contains("\nreplaces: 1.0.2\n"));
+    }
 }

@@ -32,7 +32,7 @@ impl Listed for PackageView {
 }
 
 /// What one process may use.
-fn limits(limits: PackageLimits) -> String {
+pub(crate) fn limits(limits: PackageLimits) -> String {
     let PackageLimits { memory_mib, files, file_mib } = limits;
     format!("for each process {memory_mib} MiB of memory, {files} open files, files of {file_mib} MiB")
 }
