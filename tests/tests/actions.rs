@@ -136,6 +136,12 @@ fn an_action_that_its_package_fails_at_is_not_on_record_and_may_be_asked_for_aga
         );
     }
     assert_eq!(events(&suite), []);
+    until("its pause is over", || try_apply(&suite, json!({})).ok());
+    let done = act(&suite.client(), "odd.reset", json!({"n": 1}), "key").unwrap();
+    let again = act(&suite.client(), "odd.reset", json!({"n": 1}), "key").unwrap();
+    assert_eq!(again, ActionReply { replayed: true, ..done.clone() });
+    let recorded: Vec<_> = events(&suite).into_iter().map(|event| event.id).collect();
+    assert_eq!(recorded, [done.event_id]);
     // A process of an execution may dial the daemon's socket, and has nothing to show there.
     let token = sha256(held.token().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let host = Client::new(suite.places().host_socket(), Credential::none()).unwrap();

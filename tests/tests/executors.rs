@@ -6,6 +6,7 @@ use conduit_api::views::{ConfigReply, ExecutionView, HealthView, PackageView, Wo
 use conduit_api::{EventId, WorkId};
 use conduit_client::ClientError;
 use conduit_tests::courier::{self, asked, questions, ran, relent, tell};
+use conduit_tests::execution::call;
 use conduit_tests::{Suite, config, until};
 use serde_json::{Value, json};
 
@@ -191,6 +192,10 @@ fn an_ending_that_the_executor_fails_to_judge_is_put_before_it_again_and_the_pro
 #[test]
 fn a_scheduler_killed_while_an_executor_plans_or_judges_starts_the_process_once() {
     let suite = suite("exit 3");
+    let mut config = courier::configuration(suite.home(), "exit 3");
+    config["scopes"]["test"]["bindings"]["hold"] = config::hold(suite.home());
+    apply(&suite, &config).unwrap();
+    let held = suite.hold("hold");
     tell(&suite, "plan", "hang once");
     let work = errand(&suite);
     until("it is asked what to run", || (!asked(&suite, "plan", &work).is_empty()).then_some(()));
@@ -212,7 +217,14 @@ fn a_scheduler_killed_while_an_executor_plans_or_judges_starts_the_process_once(
     assert_eq!(asked(&suite, "plan", &work).len(), 1, "what was admitted is not planned again");
     assert_eq!(asked(&suite, "interpret", &work).len(), 2);
     assert_eq!(ran(&suite).len(), 2);
-    assert!(!token.is_empty());
+    // Whoever kept the token of the segment that ended has nothing by it, at whatever socket.
+    let client = held.client_with(token.trim());
+    let answer = until("the held execution's socket answers", || match call(&client, "read_context", json!({})) {
+        Err(ClientError::Refused { status, body }) => Some((status, body.code)),
+        Err(_) => None,
+        Ok(told) => panic!("{told}"),
+    });
+    assert_eq!(answer, (403, "forbidden".into()));
     let kept: Vec<String> = suite.executions(&work)[0].usage.iter().map(|usage| usage["meaning"].to_string()).collect();
     assert_eq!(kept, ["\"executor\""]);
 }
