@@ -179,7 +179,10 @@ fn what_is_not_there_is_not_found_whatever_is_named() {
     let server = Server::start();
     for route in ROUTES.iter().filter(|route| route.path.contains("{id}")) {
         for id in ["wrk_00000000000000000000000000", "evt_00000000000000000000000000", "nonsense", "a%2Fb", "%00"] {
-            let ask = Ask { target: route.path.replace("{id}", id), ..proper(route) };
+            let mut ask = Ask { target: route.path.replace("{id}", id), ..proper(route) };
+            if route.path.contains("/actions/") {
+                ask.body = br#"{"scope_id":"demo","input":{}}"#.to_vec();
+            }
             let answer = server.send(&ask.bearer(&server.token()));
             assert_eq!(answer.refusal(), refusal("not_found", 404), "{} {} {id}", route.method, route.path);
         }

@@ -77,11 +77,11 @@ fn spec<'h>(host: &'h Host, extension: &str, action: &str) -> Option<&'h ActionS
 /// the extension's own; `extension_unavailable`.
 pub(crate) fn act<'h>(host: &'h RefCell<Host>, ask: &'h Ask) -> Waits<'h> {
     Box::pin(async move {
+        let request: ActionRequest = ask.body()?;
         let [extension, action] = &ask.path[..] else { return Err(Error::not_found("action")) };
         if spec(&host.borrow(), extension, action).is_none() {
             return Err(Error::not_found("action"));
         }
-        let request: ActionRequest = ask.body()?;
         let asked = HostAct {
             bearer_digest: hex(&ask.credential),
             extension: extension.clone(),
