@@ -92,9 +92,16 @@ fn a_package_is_installed_enabled_called_and_removed_while_the_suite_runs() {
 
     let told = refused(&suite, &["package", "remove", "words"]);
     assert!(told.contains("package_in_use"), "{told}");
-    apply(&suite, &configuration(suite.home(), false));
+    // Disabled, and named all the same: without it the next start could not read its configuration.
+    done(&suite, &["config", "set", "/extensions/words/enabled", "false"]);
     before.release(1);
     execution.release(1);
+    let told = until("no execution may use it", || {
+        let told = refused(&suite, &["package", "remove", "words"]);
+        told.contains("names what").then_some(told)
+    });
+    assert!(told.contains("package_in_use") && told.contains("/extensions/words"), "{told}");
+    apply(&suite, &configuration(suite.home(), false));
     until("nobody is pinned to a generation with the package", || {
         run(&suite, &["package", "remove", "words"]).0.then_some(())
     });

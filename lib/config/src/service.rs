@@ -6,7 +6,7 @@ use std::rc::Rc;
 use conduit_api::error::Diagnostic;
 use conduit_api::views::GrantWarning;
 use conduit_store::lock::RoleLock;
-use conduit_store::{Now, StateDir, Store, digest};
+use conduit_store::{Now, Read, StateDir, Store, digest};
 use serde_json::Value;
 
 use crate::edit;
@@ -146,6 +146,13 @@ impl ConfigService {
     /// What of a checked configuration may not be what was meant (S06).
     pub fn warnings(&self, config: &Config) -> Vec<GrantWarning> {
         grant_warnings(config, self.registry.catalogue())
+    }
+
+    /// Every fault that the active configuration has in a release that has what `registry` says; none before the first start.
+    pub fn faults_under(&self, read: &Read<'_>, registry: &dyn Registry) -> Result<Vec<Diagnostic>> {
+        let Some(number) = generation::active_number(read)? else { return Ok(Vec::new()) };
+        let bytes = generation::bytes(read, &self.state, number)?;
+        Ok(parse::parse(&bytes, registry).err().unwrap_or_default())
     }
 
     /// Checks `bytes` again, saves them as the configuration file, and publishes them as the next generation (C06).

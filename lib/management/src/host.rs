@@ -19,7 +19,7 @@ pub(crate) struct Host {
     pub state: StateDir,
     pub store: Store,
     pub known: Live,
-    pub config: ConfigService,
+    pub config: Rc<ConfigService>,
     config_file: PathBuf,
     /// What `config` resolves by.
     referred: Rc<Registry>,
@@ -84,8 +84,8 @@ impl Host {
     }
 }
 
-fn config_service(state: &StateDir, file: &Path, registry: &Registry) -> ConfigService {
-    ConfigService::new(state.clone(), file.to_owned(), Rc::new(conduit_release::references(registry)))
+fn config_service(state: &StateDir, file: &Path, registry: &Registry) -> Rc<ConfigService> {
+    Rc::new(ConfigService::new(state.clone(), file.to_owned(), Rc::new(conduit_release::references(registry))))
 }
 
 /// The way to the configuration that is active in a transaction's view.

@@ -148,14 +148,13 @@ pub fn of(conclusion: &Conclusion, terminal: &Terminal, bound: bool, said: Optio
 mod tests {
     use super::*;
     use crate::start;
-    use crate::testing::World;
+    use crate::testing::{World, operation};
     use conduit_api::{ApiError, Code};
-    use conduit_coordination::routing;
     use conduit_extension::{
         Answer, EndCall, Executor, Extension, Invocation, Invoked, OperationError, Phase, Provided, SegmentContext,
         Transport,
     };
-    use conduit_kernel::{BaseEnvironment, Limits, OperationRequest};
+    use conduit_kernel::{BaseEnvironment, OperationRequest};
     use conduit_store::{Clock, Write};
     use conduit_toolbelt::registry::{ExecutorSpec, ExecutorTransport, Registration};
 
@@ -232,30 +231,8 @@ mod tests {
     impl Scene {
         async fn new() -> Self {
             let world = World::new();
-            world.ask_for("calm", 1);
-            let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
-            let claim = world.host.claim(&snapshot);
-            let claimed = |tx: &Write<'_>| {
-                routing::route_batch(tx, &snapshot, 9, Clock.now())?;
-                executions::claim_next(tx, "", &claim, |_| true, Clock.now())
-            };
-            let claimed = world.host.store.borrow_mut().write(claimed).unwrap().unwrap();
-            let request = OperationRequest {
-                principal: "test".into(),
-                client_request_id: "1".into(),
-                executable: "/bin/true".into(),
-                args: Vec::new(),
-                cwd: "/".into(),
-                env: std::collections::BTreeMap::new(),
-                limits: Limits {
-                    timeout_ms: 60_000,
-                    output_bytes_max: None,
-                    stop_grace_ms: None,
-                    resources: conduit_kernel::Resources::default(),
-                },
-                workspace_digest: None,
-                channel: false,
-            };
+            let claimed = world.claimed();
+            let request = operation();
             let kernel = &world.host.kernel;
             let admitted = world.host.store.borrow_mut().write(|tx| kernel.admit(tx, &request, Clock.now()));
             let attempt = admitted.unwrap().attempt;

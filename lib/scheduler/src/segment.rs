@@ -336,8 +336,8 @@ impl From<Fault> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::World;
-    use conduit_kernel::{Adoption, Limits, OperationRequest};
+    use crate::testing::{World, operation};
+    use conduit_kernel::Adoption;
     use std::os::unix::fs::PermissionsExt;
 
     /// A runner that never says who it is, and ends when it finds that it was asked to.
@@ -359,22 +359,7 @@ mod tests {
     }
 
     fn silent_runner(world: &World) -> Launched {
-        let request = OperationRequest {
-            principal: "test".into(),
-            client_request_id: "1".into(),
-            executable: "/bin/true".into(),
-            args: Vec::new(),
-            cwd: "/".into(),
-            env: std::collections::BTreeMap::new(),
-            limits: Limits {
-                timeout_ms: 60_000,
-                output_bytes_max: None,
-                stop_grace_ms: None,
-                resources: conduit_kernel::Resources::default(),
-            },
-            workspace_digest: None,
-            channel: false,
-        };
+        let request = operation();
         let (kernel, now) = (&world.host.kernel, world.host.now());
         let mut store = world.host.store.borrow_mut();
         let attempt = store.write(|tx| kernel.admit(tx, &request, now)).unwrap().attempt;

@@ -233,20 +233,12 @@ pub fn issue(
 mod tests {
     use super::*;
     use crate::testing::World;
-    use conduit_coordination::routing;
     use conduit_store::Write;
 
     /// A world with one claimed Work, and that claim ready for its boundary.
     async fn ready_world() -> (World, Claimed, RunDir, Ready) {
         let world = World::new();
-        world.ask_for("calm", 1);
-        let snapshot = world.host.store.borrow_mut().read(|r| world.host.active(r)).unwrap();
-        let claim = world.host.claim(&snapshot);
-        let claimed = |tx: &Write<'_>| {
-            routing::route_batch(tx, &snapshot, 9, Clock.now())?;
-            executions::claim_next(tx, "", &claim, |_| true, Clock.now())
-        };
-        let claimed = world.host.store.borrow_mut().write(claimed).unwrap().unwrap();
+        let claimed = world.claimed();
         let rundir = RunDir::prepare(world.host.state.path(), &claimed.execution).unwrap();
         let bound = bound(&world.host, &claimed).unwrap();
         let socket = rundir.socket_in_place();

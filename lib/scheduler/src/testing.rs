@@ -10,7 +10,9 @@ use conduit_api::places::Places;
 use conduit_config::ConfigService;
 use conduit_coordination::events::bounds::Bounds;
 use conduit_coordination::events::{self, NewEvent, source};
-use conduit_kernel::{BaseEnvironment, Kernel, Settings};
+use conduit_coordination::executions::{self, Claimed};
+use conduit_coordination::routing;
+use conduit_kernel::{BaseEnvironment, Kernel, Limits, OperationRequest, Settings};
 use conduit_store::{Clock, StateDir, Store};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, Semaphore};
@@ -100,6 +102,19 @@ impl World {
         self.host.store.borrow_mut().write(ask).unwrap();
     }
 
+    /// The claim of a Work of the scope `calm`.
+    pub fn claimed(&self) -> Claimed {
+        self.ask_for("calm", 1);
+        let mut store = self.host.store.borrow_mut();
+        let snapshot = store.read(|r| self.host.active(r)).unwrap();
+        let claim = self.host.claim(&snapshot);
+        let claimed = |tx: &conduit_store::Write<'_>| {
+            routing::route_batch(tx, &snapshot, 9, Clock.now())?;
+            executions::claim_next(tx, "", &claim, |_| true, Clock.now())
+        };
+        store.write(claimed).unwrap().unwrap()
+    }
+
     /// Changes rows behind the suite's back.
     pub fn sql(&self, sql: &str) {
         let changed: conduit_store::Result<usize> =
@@ -122,5 +137,25 @@ impl World {
     /// Ends the segments of a scope as far as the scheduler's book-keeping goes.
     pub fn forget(&self, scope: &str) {
         self.host.live.borrow_mut().retain(|_, live| live.scope.as_str() != scope);
+    }
+}
+
+/// An operation that runs `/bin/true`.
+pub fn operation() -> OperationRequest {
+    OperationRequest {
+        principal: "test".into(),
+        client_request_id: "1".into(),
+        executable: "/bin/true".into(),
+        args: Vec::new(),
+        cwd: "/".into(),
+        env: BTreeMap::new(),
+        limits: Limits {
+            timeout_ms: 60_000,
+            output_bytes_max: None,
+            stop_grace_ms: None,
+            resources: conduit_kernel::Resources::default(),
+        },
+        workspace_digest: None,
+        channel: false,
     }
 }

@@ -9,7 +9,7 @@ use conduit_api::toolbelt::{CallRequest, CallResponse, operation};
 use conduit_api::{ApiError, Code, EventId, ExecutionId, json};
 use conduit_config::Snapshot;
 use conduit_store::digest::{Sha256Digest, hex};
-use conduit_store::{Clock, Now, TimeSource, mint};
+use conduit_store::{Clock, Now, Read, TimeSource, mint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -100,37 +100,22 @@ impl Toolbelt {
         header_key: Option<&str>,
     ) -> Result<Option<CallResponse>, ApiError> {
         let Some(reader) = self.readers.get(&request.operation) else { return Ok(None) };
-        let now = Clock.now();
-        let digest = token::digest(bearer);
         let request_id = request.request_id.as_deref().or(header_key);
-        let assertions = self.assertions(Some(request));
-        let mut seen = None;
-        let (Access { store, look, .. }, rate) = (&mut self.access, &mut self.rate);
-        let looked = store.read(|r| {
-            let Known { token, snapshot } = look.known(r, &digest)?;
-            seen.clone_from(&token);
-            let registry = look.registry();
-            let authorized = hosted::authorize(token, &assertions, &request.operation, &snapshot, registry, now)?;
+        let (looked, token, now) = self.decide(bearer, request, request_id, |decided| {
+            let Decided { read, token, snapshot, registry, rate, now } = decided;
             let known = registry.operation(&request.operation).filter(|known| known.spec.kind == OperationKind::Read);
             let Some(known) = known else { return Ok(None) };
-            if hosted::is_judged(registry, &snapshot, known.registration, &authorized.token().scope) {
+            if hosted::is_judged(registry, snapshot, known.registration, &token.scope) {
                 return Ok(None);
             }
-            r.guard(authorized.fence(), authorized.demand(), now)?;
-            check_request_id(request_id)?;
-            rate.take(&authorized.token().grants.budget, now)?;
+            rate.take(&token.grants.budget, now)?;
             hosted::refuse_input(&known, &request.input)?;
-            let calls = rate.used(&authorized.token().grants.budget, now);
-            reader(&Look { read: r, token: authorized.token(), input: &request.input, calls }).map(Some)
-        });
-        match looked {
-            Ok(None) => Ok(None),
-            Ok(Some(output)) => {
-                let done = Ok(Some(CallResponse::new(output)));
-                self.answered(seen.as_ref(), &request.operation, request_id, done, now)
-            }
-            Err(error) => self.answered(seen.as_ref(), &request.operation, request_id, Err(error), now),
-        }
+            let calls = rate.used(&token.grants.budget, now);
+            reader(&Look { read, token, input: &request.input, calls }).map(Some)
+        })?;
+        let Some(output) = looked else { return Ok(None) };
+        let done = Ok(Some(CallResponse::new(output)));
+        self.answered(Some(&token), &request.operation, request_id, done, now)
     }
 
     /// Checks a call of an extension's operation as far as this process can, so that the extension host hears only of callers
@@ -143,32 +128,46 @@ impl Toolbelt {
         request: &CallRequest,
         header_key: Option<&str>,
     ) -> Result<HostCall, ApiError> {
-        let now = Clock.now();
-        let digest = token::digest(bearer);
         let request_id = request.request_id.as_deref().or(header_key);
-        let assertions = self.assertions(Some(request));
+        let taken = |decided: Decided<'_>| decided.rate.take(&decided.token.grants.budget, decided.now);
+        let ((), _, now) = self.decide(bearer, request, request_id, taken)?;
+        Ok(HostCall {
+            bearer_digest: hex(&token::digest(bearer)),
+            execution_id: self.execution.clone(),
+            // One that nobody chose cannot be asked for again, and names the request all the same.
+            request: CallRequest {
+                request_id: Some(request_id.map_or_else(|| mint::<EventId>(now).to_string(), str::to_owned)),
+                ..request.clone()
+            },
+        })
+    }
+
+    /// Takes a call of an extension's operation through checks 1 to 5 in one view, and through `then` in the same one. What is
+    /// refused is recorded; for the rest the caller, and the time of the decision.
+    fn decide<T>(
+        &mut self,
+        bearer: &str,
+        request: &CallRequest,
+        request_id: Option<&str>,
+        then: impl FnOnce(Decided<'_>) -> Result<T>,
+    ) -> Result<(T, TokenRecord, Now), ApiError> {
+        let (now, digest, assertions) = (Clock.now(), token::digest(bearer), self.assertions(Some(request)));
         let mut seen = None;
         let (Access { store, look, .. }, rate) = (&mut self.access, &mut self.rate);
-        let looked = store.read(|r| {
-            let Known { token, snapshot } = look.known(r, &digest)?;
+        let decided = store.read(|read| {
+            let Known { token, snapshot } = look.known(read, &digest)?;
             seen.clone_from(&token);
-            let authorized =
-                hosted::authorize(token, &assertions, &request.operation, &snapshot, look.registry(), now)?;
-            r.guard(authorized.fence(), authorized.demand(), now)?;
+            let registry = look.registry();
+            let authorized = hosted::authorize(token, &assertions, &request.operation, &snapshot, registry, now)?;
+            read.guard(authorized.fence(), authorized.demand(), now)?;
             check_request_id(request_id)?;
-            rate.take(&authorized.token().grants.budget, now)
+            let token = authorized.token();
+            let done = then(Decided { read, token, snapshot: &snapshot, registry, rate, now })?;
+            Ok((done, authorized.into_token(), now))
         });
-        match looked {
+        match decided {
+            Ok(decided) => Ok(decided),
             Err(error) => self.answered(seen.as_ref(), &request.operation, request_id, Err(error), now),
-            Ok(()) => Ok(HostCall {
-                bearer_digest: hex(&digest),
-                execution_id: self.execution.clone(),
-                // One that nobody chose cannot be asked for again, and names the request all the same.
-                request: CallRequest {
-                    request_id: Some(request_id.map_or_else(|| mint::<EventId>(now).to_string(), str::to_owned)),
-                    ..request.clone()
-                },
-            }),
         }
     }
 
@@ -369,6 +368,16 @@ impl Toolbelt {
             Ok(Called { response: CallResponse { replayed, ..CallResponse::new(output) }, ring })
         })
     }
+}
+
+/// A call of an extension's operation that passed checks 1 to 5.
+struct Decided<'d> {
+    read: &'d Read<'d>,
+    token: &'d TokenRecord,
+    snapshot: &'d Snapshot,
+    registry: &'d Registry,
+    rate: &'d mut Rate,
+    now: Now,
 }
 
 /// What all operations of one call share.

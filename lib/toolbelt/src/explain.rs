@@ -79,10 +79,11 @@ fn checks_of(record: &Remembered) -> Vec<CheckView> {
 }
 
 /// Whether the call was decided at all. A fault of the host may have come before, and so does the look at the credential's
-/// kind.
+/// kind; an extension that fails is asked after every check.
 fn was_decided(record: &Remembered) -> bool {
     let code = conduit_api::Code::ALL.iter().find(|code| code.as_str() == record.result);
-    record.called || (record.rule.is_none() && code.is_none_or(|code| code.status() < 500 && code.status() != 403))
+    let before = |code: &Code| *code != Code::ExtensionUnavailable && (code.status() >= 500 || code.status() == 403);
+    record.called || (record.rule.is_none() && !code.is_some_and(before))
 }
 
 fn view(check: u8, refuses_when: impl Into<String>, outcome: CheckOutcome) -> CheckView {

@@ -264,7 +264,9 @@ impl ExtensionHost {
         let mut toolbelt = self.toolbelt.borrow_mut();
         let mut did_nothing = true;
         let done = match invoked {
-            Ok(Invoked::Output(output)) => return toolbelt.finish(admitted, output),
+            Ok(Invoked::Output(output)) => {
+                return toolbelt.finish(admitted, output).map_err(|error| unrecorded(&mut toolbelt, admitted, &error));
+            }
             Ok(Invoked::Wait(plan)) => {
                 toolbelt.park(admitted, plan.wait, plan.output, Clock, |tx| Ok(passages.close(tx)?))
             }
@@ -377,6 +379,19 @@ fn refuse_large(output: &Value) -> Result<(), Failure> {
         Ok(bytes) if bytes.len() <= OUTPUT_BYTES_MAX => Ok(()),
         _ => Err(Failure::Failed(format!("its output is larger than {OUTPUT_BYTES_MAX} bytes"))),
     }
+}
+
+/// What a caller is told whose request was carried out, and whose result could not be kept: never that nothing was done.
+fn unrecorded(toolbelt: &mut Hosted, admitted: &Admitted, error: &Error) -> Error {
+    tracing::error!(operation = admitted.key().operation, %error, "the result of a request could not be kept");
+    if admitted.idempotent() {
+        return unavailable("its result could not be kept");
+    }
+    if let Err(error) = toolbelt.doubt(admitted.key()) {
+        // Its intent stays, and says the same to whoever asks again and to the next start.
+        tracing::error!(%error, "a doubt is not listed yet");
+    }
+    conduit_toolbelt::hosted::in_doubt()
 }
 
 fn did_not_last() -> Error {

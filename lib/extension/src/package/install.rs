@@ -130,13 +130,16 @@ impl Candidate {
         tree::remove(&target).map_err(|error| unwritten(&error))?;
         let coming = home.join("coming");
         tree::remove(&coming).map_err(|error| unwritten(&error))?;
-        let copied = tree::copy(source, &coming).map_err(|fault| match fault {
-            tree::Fault::Io { source, .. } => unwritten(&source),
-            other => refuse(other),
-        })?;
-        if copied != self.digest {
+        let copied = match tree::copy(source, &coming) {
+            Ok(copied) if copied == self.digest => Ok(()),
+            Ok(_) => Err(refuse("its files changed while it was installed")),
+            Err(tree::Fault::Io { source, .. }) => Err(unwritten(&source)),
+            Err(other) => Err(refuse(other)),
+        };
+        if let Err(refused) = copied {
+            // A part of a package is of no use, and may be what fills the disk.
             tree::remove(&coming).map_err(|error| unwritten(&error))?;
-            return Err(refuse("its files changed while it was installed"));
+            return Err(refused);
         }
         let settled = std::fs::rename(&coming, &target).and_then(|()| std::fs::File::open(&home)?.sync_all());
         settled.map_err(|error| unwritten(&error))

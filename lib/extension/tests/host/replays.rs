@@ -167,23 +167,26 @@ async fn a_failure_is_not_finalized_and_a_failure_of_what_runs_once_is_in_doubt(
     .await;
 }
 
-/// T14: a result that the store did not take leaves the request as a host that died would have.
+/// T14: a result that the store did not take leaves the request as a host that died would have, and nobody is told that nothing
+/// was done.
 #[tokio::test]
 async fn a_result_that_cannot_be_recorded_leaves_no_request_that_hangs_until_the_next_start() {
     locally(async {
         let (mut world, lab, host) = World::lab();
         let speaker = world.speaker();
         lab.does(|_| async { Ok(Invoked::Output(json!("done"))) });
-        let conn = rusqlite::Connection::open(world.state().join("store.db")).unwrap();
-        conn.execute_batch("CREATE TRIGGER full BEFORE INSERT ON replay BEGIN SELECT RAISE(ABORT, 'full'); END")
-            .unwrap();
-        for operation in ["lab.do", "lab.once"] {
-            assert!(speaker.call(&host, operation, "r", 1).await.unwrap_err().code.status() >= 500);
-        }
-        assert_eq!(world.intents(), ["running", "running"]);
-        conn.execute_batch("DROP TRIGGER full").unwrap();
-        assert_eq!(speaker.call(&host, "lab.do", "r", 1).await.unwrap().output, json!("done"));
+        world.sql("CREATE TRIGGER full BEFORE INSERT ON replay BEGIN SELECT RAISE(ABORT, 'full'); END");
         assert_eq!(speaker.refusal(&host, "lab.once", "r", 1).await, "in_doubt");
+        assert_eq!(speaker.refusal(&host, "lab.do", "r", 1).await, "extension_unavailable");
+        assert_eq!(
+            world.texts("store.db", "SELECT operation || ' ' || state FROM intent ORDER BY 1"),
+            ["lab.do running", "lab.once in_doubt"]
+        );
+        world.sql("DROP TRIGGER full");
+        assert_eq!(speaker.refusal(&host, "lab.once", "r", 1).await, "in_doubt", "and it is not run again");
+        assert_eq!(speaker.call(&host, "lab.do", "r", 1).await.unwrap().output, json!("done"));
+        let ran = |operation: &str| lab.invoked.borrow().iter().filter(|call| call.operation == operation).count();
+        assert_eq!((ran("lab.once"), ran("lab.do")), (1, 2));
     })
     .await;
 }

@@ -19,9 +19,11 @@ pub(crate) fn get(host: &mut Host, _ask: &Ask) -> Result<Reply> {
             Err(Error::Config(conduit_config::Error::NoGeneration)) => None,
             other => Some(other?),
         };
-        let failing =
-            conduit_toolbelt::packages::all(r)?.into_iter().filter_map(|package| super::packages::failure(&package));
-        Ok((health::counts(r)?, snapshot, failing.collect::<Vec<_>>()))
+        // One that the active generation does not enable is asked nothing, and could never be well again.
+        let enabled = |name: &str| snapshot.as_ref().is_some_and(|snapshot| snapshot.registers(name));
+        let packages = conduit_toolbelt::packages::all(r)?.into_iter().filter(|package| enabled(&package.name));
+        let failing: Vec<_> = packages.filter_map(|package| super::packages::failure(&package)).collect();
+        Ok((health::counts(r)?, snapshot, failing))
     })?;
     let whole = scheduler && endpointd && active.is_some() && packages_failing.is_empty();
     Ok(Reply::json(

@@ -4,15 +4,18 @@
 //! writer decides. It runs as the operator's own user on the same machine, so a path says all that a copy of the bytes would.
 
 use std::path::Path;
+use std::rc::Rc;
 
 use conduit_api::views::{PackageFailure, PackageLimits, PackageRequest, PackageView, Page};
 use conduit_api::{Code, Version};
+use conduit_config::ConfigService;
 use conduit_daemon::http::Reply;
 use conduit_extension::package::install::{self, Candidate};
 use conduit_extension::package::manifest::Manifest;
 use conduit_store::Clock;
 use conduit_store::digest::hex;
 use conduit_toolbelt::packages::{self, Installed};
+use conduit_toolbelt::registry::Registration;
 
 use super::Nothing;
 use crate::ask::Ask;
@@ -52,7 +55,8 @@ pub(crate) fn check(host: &mut Host, ask: &Ask) -> Result<Reply> {
 
 /// Installs the package in a directory. What is installed already, byte by byte, is left as it is.
 ///
-/// Errors: those of [`check`]; `package_in_use` when another version is enabled; `storage_full`.
+/// Errors: those of [`check`]; `package_in_use` when another version is enabled, or the active generation names what this one
+/// lacks; `storage_full`.
 pub(crate) fn install(host: &mut Host, ask: &Ask) -> Result<Reply> {
     let request: PackageRequest = ask.body()?;
     let candidate = candidate(host, &request)?;
@@ -62,11 +66,16 @@ pub(crate) fn install(host: &mut Host, ask: &Ask) -> Result<Reply> {
     }
     candidate.copy(&host.state, Path::new(&request.path))?;
     let new = candidate.installed(&ask.operator.actor(), Clock.now());
+    let config = Rc::clone(&host.config);
     let installed = host.write(|tx, active| {
-        if let Some(known) = packages::find(tx, &name)?.filter(|known| known.digest == new.digest) {
-            return Ok(known);
+        let known = packages::find(tx, &name)?;
+        if let Some(known) = known.as_ref().filter(|known| known.digest == new.digest) {
+            return Ok(known.clone());
         }
         refuse_in_use(tx, active, &name)?;
+        if known.is_some() {
+            refuse_named(tx, &config, &name, Some(new.registration.clone()))?;
+        }
         packages::put(tx, &new)?;
         Ok(new)
     })?;
@@ -77,13 +86,16 @@ pub(crate) fn install(host: &mut Host, ask: &Ask) -> Result<Reply> {
     Ok(Reply::json(200, &shown))
 }
 
-/// Removes a package. Errors: `not_found`; `package_in_use` while a generation in use enables it.
+/// Removes a package. Errors: `not_found`; `package_in_use` while a generation in use enables it, or the active one names
+/// anything of it.
 pub(crate) fn remove(host: &mut Host, ask: &Ask) -> Result<Reply> {
     let name: String = ask.id("package")?;
     let Nothing {} = ask.body()?;
+    let config = Rc::clone(&host.config);
     let removed = host.write(|tx, active| {
         let found = packages::find(tx, &name)?.ok_or_else(|| Error::not_found("package"))?;
         refuse_in_use(tx, active, &name)?;
+        refuse_named(tx, &config, &name, None)?;
         packages::remove(tx, &name)?;
         Ok(found)
     })?;
@@ -126,6 +138,25 @@ fn refuse_in_use(r: &conduit_store::Read<'_>, active: &mut Active<'_>, name: &st
         }
     }
     Ok(())
+}
+
+/// The active configuration has to stay one with `replacement` in the place of the package, or with nothing there: it may name
+/// what it does not enable, and the next start holds all of it against what is installed.
+fn refuse_named(
+    r: &conduit_store::Read<'_>,
+    config: &ConfigService,
+    name: &str,
+    replacement: Option<Registration>,
+) -> Result<()> {
+    let others = packages::all(r)?.into_iter().filter(|package| package.name != name);
+    let registry = conduit_release::registry_with(others.map(|other| other.registration).chain(replacement).collect());
+    let faults = config.faults_under(r, &conduit_release::references(&registry))?;
+    let Some(first) = faults.first() else { return Ok(()) };
+    let (count, pointer) = (faults.len(), &first.pointer);
+    let message = format!(
+        "the active generation names what `{name}` has, in {count} places, the first at {pointer}; take that out and apply it first"
+    );
+    Err(Error::new(Code::PackageInUse, message))
 }
 
 fn view(package: &Installed, enabled: bool) -> Result<PackageView> {

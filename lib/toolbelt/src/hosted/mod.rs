@@ -447,7 +447,7 @@ struct Open {
 pub fn in_doubt() -> Error {
     Error::operation(
         Code::InDoubt,
-        "the daemon ended while this request was carried out, and nobody knows whether it was; an operator has to resolve it",
+        "the daemon or the extension ended while this request was carried out, or its result could not be kept, and nobody knows whether it was; an operator has to resolve it",
     )
 }
 

@@ -4,6 +4,7 @@
 //! whatever the order in which they came; a refused one registers nothing. What a generation has *active* is decided by
 //! its configuration, and what a call may do by `check`: nothing here authorizes.
 
+mod bounded;
 mod builtins;
 mod error;
 mod registration;

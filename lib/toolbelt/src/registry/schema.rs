@@ -7,6 +7,8 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, ValidationError, Validator};
 use serde_json::Value;
 
+use super::bounded;
+
 /// Most violations that one answer lists.
 const VIOLATIONS_MAX: usize = 16;
 /// Bytes of an extension's settings, as JSON: they go with every question to it.
@@ -73,8 +75,9 @@ impl Compiled {
     }
 }
 
-/// Compiles a schema of draft 2020-12 that refers to nothing outside itself.
+/// Compiles a schema of draft 2020-12 that refers to nothing outside itself, and whose walk is bounded.
 pub(super) fn compile(schema: &Value) -> Result<Validator, String> {
+    bounded::check(schema)?;
     jsonschema::options()
         .with_draft(Draft::Draft202012)
         .offline()
