@@ -32,9 +32,18 @@ impl ConfigFile {
     ///
     /// Error: `config_file_unavailable`, also when it is no regular file or somebody else may write it.
     pub(crate) fn read(&self) -> Result<Option<Vec<u8>>> {
+        self.reading(&self.path)
+    }
+
+    /// What was active before the last apply that began, in the operator's spelling. Errors: as for [`ConfigFile::read`].
+    pub(crate) fn last_good(&self) -> Result<Option<Vec<u8>>> {
+        self.reading(&with_suffix(&self.target()?, ".last-good"))
+    }
+
+    fn reading(&self, path: &Path) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let mut read = || -> io::Result<()> {
-            let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.path)?;
+            let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
             let about = file.metadata()?;
             if !about.is_file() {
                 return Err(io::Error::other("it is not a regular file"));
@@ -47,7 +56,7 @@ impl ConfigFile {
         match read() {
             Ok(()) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::File { path: self.path.clone(), doing: "reading it", source }),
+            Err(source) => Err(Error::File { path: path.to_owned(), doing: "reading it", source }),
         }
     }
 

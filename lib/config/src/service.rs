@@ -209,6 +209,9 @@ impl ConfigService {
     ///
     /// Errors: `invalid_request` when there is no such place; `config_file_differs` when the file has changes that nobody
     /// applied; `generation_conflict`; `config_file_unavailable`; `unavailable` before the first start.
+    ///
+    /// What an apply left in the file that ended before its commit is no such change: nobody was told that it is active, and
+    /// it gives way to this one.
     pub fn edited(&self, store: &mut Store, change: &Change<'_>) -> Result<Edited> {
         let (generation, active) = store.read(|read| {
             let number = generation::active_number(read)?.ok_or(Error::NoGeneration)?;
@@ -219,9 +222,20 @@ impl ConfigService {
             return Err(Error::GenerationConflict { expected, current: generation });
         }
         let own = self.file.read()?;
-        let before = match own.as_deref().map(std::str::from_utf8) {
-            Some(Ok(text)) if same_document(text.as_bytes(), &active.canonical) => text.to_owned(),
-            Some(_) => return Err(Error::FileDiffers),
+        let spelt = |bytes: &[u8]| {
+            let text = std::str::from_utf8(bytes).ok().filter(|text| same_document(text.as_bytes(), &active.canonical));
+            text.map(str::to_owned)
+        };
+        let before = match own.as_deref() {
+            None => None,
+            Some(own) => match spelt(own) {
+                None if self.is_left_over(own) => self.file.last_good()?.as_deref().and_then(spelt),
+                None => return Err(Error::FileDiffers),
+                text => text,
+            },
+        };
+        let before = match before {
+            Some(text) => text,
             None => {
                 let document: Value = serde_json::from_slice(&active.canonical)
                     .map_err(|error| Error::GenerationDamaged { generation, why: error.to_string() })?;
@@ -272,6 +286,7 @@ impl ConfigService {
                 // A file that says the same already keeps the operator's own spelling.
                 let same = self.file.read()?.is_some_and(|own| same_document(&own, &plan.candidate.canonical));
                 if !same {
+                    self.note_pending(&plan.candidate.hash)?;
                     self.file.save(plan.written)?;
                 }
             }
@@ -338,6 +353,25 @@ impl ConfigService {
         file::replace(&self.state.generation_file(&candidate.hash), &candidate.canonical)
             .map_err(conduit_store::error::doing_io("keeping the bytes of a generation"))?;
         Ok(())
+    }
+
+    /// Says, before the file is saved, what the apply under way puts there: a crash before its commit leaves both.
+    fn note_pending(&self, hash: &str) -> Result<()> {
+        file::replace(&self.pending(), hash.as_bytes())
+            .map_err(conduit_store::error::doing_io("noting what is being applied"))?;
+        Ok(())
+    }
+
+    /// Whether `own`, which is not the active configuration, is what an apply left that ended before its commit.
+    fn is_left_over(&self, own: &[u8]) -> bool {
+        let document = conduit_api::json::parse(own, conduit_api::limits::BODY_BYTES_MAX);
+        let hash = document.map(|document| digest::hex(&digest::sha256(&digest::canonical_json(&document))));
+        // Without the note it counts as an operator's own change, which is never thrown away.
+        hash.is_ok_and(|hash| std::fs::read(self.pending()).is_ok_and(|noted| noted == hash.as_bytes()))
+    }
+
+    fn pending(&self) -> PathBuf {
+        self.state.generation_file("pending")
     }
 
     /// Whether the configuration file says something else than the generation with `hash`. For the log only.

@@ -53,6 +53,41 @@ fn a_crash_after_any_step_before_the_commit_keeps_the_old_generation_and_the_app
     }
 }
 
+/// C06, S06
+#[test]
+fn what_an_apply_left_in_the_file_gives_way_to_the_next_change_and_what_an_operator_wrote_does_not() {
+    const SPELT: &[u8] = b"{ \"version\": 1, \"scopes\": {\"old\": {}} }\n";
+    for steps in 0..=Step::ALL.len() {
+        let base = tempfile::tempdir().unwrap();
+        let file = base.path().join("config.json");
+        std::fs::write(&file, SPELT).unwrap();
+        let (service, mut store) = process(&base);
+        service.start(&mut store, NOW).unwrap();
+        let value = serde_json::json!({"enabled": false});
+        let change = |pointer| Change { pointer, value: &value, expected: None };
+        let first = service.edited(&mut store, &change("/scopes/first")).unwrap();
+        let plan = service.plan(&mut store, first.text.as_bytes(), Some(1), "owner", NOW).unwrap();
+        for step in &Step::ALL[..steps] {
+            service.take(*step, &plan, &mut store).unwrap();
+        }
+        drop(plan);
+        drop((service, store)); // the crash
+
+        let (service, mut store) = process(&base);
+        service.start(&mut store, NOW).unwrap();
+        let second = service.edited(&mut store, &change("/scopes/second")).unwrap();
+        let committed = steps == Step::ALL.len();
+        assert_eq!(second.text.contains("first"), committed, "after {steps} steps");
+        assert!(second.text.starts_with("{ \"version\": 1,"), "the operator's spelling stays: {}", second.text);
+        service.apply_edited(&mut store, &second, "owner", NOW).unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), second.text.as_bytes());
+
+        std::fs::write(&file, NEW).unwrap();
+        let refused = service.edited(&mut store, &change("/scopes/third")).unwrap_err();
+        assert_eq!(refused.code().as_str(), "config_file_differs");
+    }
+}
+
 /// C06
 #[test]
 fn a_crash_inside_a_save_leaves_what_the_next_apply_sweeps_away() {
