@@ -109,7 +109,10 @@ impl Executables {
         if let Some(digest) = self.known.borrow().get(&stamp).cloned() {
             return Ok(Executable { invoked: invoked.to_owned(), canonical, digest, stamp, settled: true });
         }
-        let (digest, stamp) = hash(&canonical).map_err(said)?;
+        let Hashed { digest, stamp, runs_by_itself } = hash(&canonical).map_err(said)?;
+        if !runs_by_itself {
+            return Err(unavailable("it is no program, and no script whose first line names one (#!)".into()));
+        }
         let settled = is_settled(&stamp);
         if settled {
             let mut known = self.known.borrow_mut();
@@ -128,7 +131,7 @@ impl Executable {
         if self.settled && Stamp::of(&std::fs::metadata(&self.canonical)?) == self.stamp {
             return Ok(true);
         }
-        Ok(hash(&self.canonical)?.0 == self.digest)
+        Ok(hash(&self.canonical)?.digest == self.digest)
     }
 }
 
@@ -137,22 +140,39 @@ fn is_settled(stamp: &Stamp) -> bool {
     u128::try_from(stamp.ctime_ns.max(stamp.mtime_ns)).is_ok_and(|changed| changed + RACY.as_nanos() < now)
 }
 
-/// Digest of a file's bytes, and its stamp, which was the same before and after.
-fn hash(path: &Path) -> std::io::Result<(String, Stamp)> {
+/// What a file's bytes say.
+struct Hashed {
+    digest: String,
+    /// The same before and after.
+    stamp: Stamp,
+    /// Whether the kernel runs it, or the program that its first line names. The C library would give any other to a shell.
+    runs_by_itself: bool,
+}
+
+fn hash(path: &Path) -> std::io::Result<Hashed> {
     let mut file = File::open(path)?;
     let before = Stamp::of(&file.metadata()?);
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 128 << 10];
+    let mut runs_by_itself = None;
     loop {
         match file.read(&mut buffer)? {
             0 => break,
-            n => hash.update(&buffer[..n]),
+            n => {
+                runs_by_itself.get_or_insert_with(|| begins_as_program(&buffer[..n]));
+                hash.update(&buffer[..n]);
+            }
         }
     }
     if Stamp::of(&file.metadata()?) != before {
         return Err(std::io::Error::other("it changed while it was read"));
     }
-    Ok((hex(&hash.finalize()), before))
+    Ok(Hashed { digest: hex(&hash.finalize()), stamp: before, runs_by_itself: runs_by_itself.unwrap_or(false) })
+}
+
+/// Whether a file that begins so is a program, or says which program reads it.
+fn begins_as_program(beginning: &[u8]) -> bool {
+    [&b"\x7fELF"[..], b"#!"].iter().any(|mark| beginning.starts_with(mark))
 }
 
 #[cfg(test)]
@@ -171,13 +191,13 @@ mod tests {
     #[test]
     fn an_executable_is_its_canonical_path_and_its_bytes_and_keeps_the_name_it_was_called_by() {
         let base = tempfile::tempdir().unwrap();
-        let path = program(base.path(), "one");
+        let path = program(base.path(), "#!one");
         let link = base.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let found = Executables::default().identify(&link).unwrap();
         assert_eq!(found.invoked, link);
         assert_eq!(found.canonical, path.canonicalize().unwrap());
-        assert_eq!(found.digest, hex(&conduit_store::digest::sha256(b"one")));
+        assert_eq!(found.digest, hex(&conduit_store::digest::sha256(b"#!one")));
     }
 
     /// K02
@@ -185,8 +205,8 @@ mod tests {
     fn changed_bytes_are_noticed_however_fast_they_changed() {
         let base = tempfile::tempdir().unwrap();
         let executables = Executables::default();
-        let mut before = executables.identify(&program(base.path(), "aaa")).unwrap();
-        for text in ["bbb", "ccc", "ddd"] {
+        let mut before = executables.identify(&program(base.path(), "#!a")).unwrap();
+        for text in ["#!b", "#!c", "#!d"] {
             let path = program(base.path(), text);
             assert!(!before.is_unchanged().unwrap(), "{text}");
             let now = executables.identify(&path).unwrap();
@@ -223,9 +243,13 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let plain = base.path().join("plain");
         std::fs::write(&plain, "x").unwrap();
-        for (path, why) in
-            [(plain.as_path(), "executed"), (base.path(), "regular"), (Path::new("/no/such"), "it is not there")]
-        {
+        let words = program(base.path(), "echo run by a shell");
+        for (path, why) in [
+            (plain.as_path(), "executed"),
+            (words.as_path(), "no script"),
+            (base.path(), "regular"),
+            (Path::new("/no/such"), "it is not there"),
+        ] {
             let error = Executables::default().identify(path).unwrap_err();
             assert_eq!(error.code(), conduit_api::Code::ExecutableUnavailable);
             assert!(error.to_string().contains(why), "{error}");
