@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 pub const BOUNDS: Bounds = Bounds {
     line_bytes: 64 << 10,
     in_flight: 8,
+    in_flight_of_execution: 8,
     initialize: Duration::from_secs(3),
     handler: Duration::from_secs(1),
     validate: Duration::from_secs(1),

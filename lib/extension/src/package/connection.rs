@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use conduit_api::ExecutionId;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,6 +38,8 @@ struct Shared {
     waiting: RefCell<HashMap<u64, oneshot::Sender<Answered>>>,
     write: Mutex<OwnedWriteHalf>,
     slots: Arc<Semaphore>,
+    /// The part of the slots that each execution may have, of those that have one now.
+    shares: RefCell<HashMap<ExecutionId, Arc<Semaphore>>>,
     broken: watch::Sender<Option<String>>,
 }
 
@@ -51,6 +54,7 @@ impl Connection {
             waiting: RefCell::default(),
             write: Mutex::new(write),
             slots: Arc::new(Semaphore::new(bounds.in_flight)),
+            shares: RefCell::default(),
             broken: watch::channel(None).0,
         });
         let listening = Rc::clone(&shared);
@@ -61,14 +65,12 @@ impl Connection {
         Ok(Self { shared, reader })
     }
 
-    /// Asks, and waits for the answer. Dropped before that, the question is cancelled.
+    /// Asks on behalf of an execution, if it is one, and waits for the answer. Dropped before that, the question is cancelled.
     ///
     /// `Unavailable` when it was not sent; `Failed` when the channel ended under way.
-    pub async fn ask<P: Serialize>(&self, method: &str, params: P) -> Answered {
+    pub async fn ask<P: Serialize>(&self, of: Option<&ExecutionId>, method: &str, params: P) -> Answered {
         let shared = &self.shared;
-        let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else {
-            return Err(Failure::Unavailable("the package has ended".into()));
-        };
+        let slot = shared.slot(of).await?;
         let id = shared.next.get();
         shared.next.set(id + 1);
         let line = shared.line(&Request { jsonrpc: "2.0", id: Some(id), method, params })?;
@@ -120,7 +122,33 @@ impl Drop for Connection {
     }
 }
 
+/// A place among the questions under way: one of all, and one of its execution's share.
+#[derive(Debug)]
+struct Slot {
+    _of_all: OwnedSemaphorePermit,
+    _of_share: Option<OwnedSemaphorePermit>,
+}
+
 impl Shared {
+    /// Waits for a place. An execution that has its share waits for its own questions, and keeps no other one waiting.
+    async fn slot(&self, of: Option<&ExecutionId>) -> Result<Slot, Failure> {
+        let ended = |_| Failure::Unavailable("the package has ended".into());
+        let of_share = match of.map(|execution| self.share(execution)) {
+            Some(share) => Some(share.acquire_owned().await.map_err(ended)?),
+            None => None,
+        };
+        let of_all = Arc::clone(&self.slots).acquire_owned().await.map_err(ended)?;
+        Ok(Slot { _of_all: of_all, _of_share: of_share })
+    }
+
+    fn share(&self, execution: &ExecutionId) -> Arc<Semaphore> {
+        let mut shares = self.shares.borrow_mut();
+        // Those that nobody has or waits for any more.
+        shares.retain(|_, share| Arc::strong_count(share) > 1);
+        let whole = || Arc::new(Semaphore::new(self.bounds.in_flight_of_execution));
+        Arc::clone(shares.entry(execution.clone()).or_insert_with(whole))
+    }
+
     /// Reads lines until the channel ends; returns why.
     async fn listen(&self, mut read: OwnedReadHalf) -> String {
         let (mut line, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
@@ -211,7 +239,7 @@ struct Asked<'s> {
     /// Whether the package has it; one that it has not is only forgotten.
     sent: bool,
     /// Its answer and its slot; `None` once it is answered.
-    under_way: Option<(oneshot::Receiver<Answered>, OwnedSemaphorePermit)>,
+    under_way: Option<(oneshot::Receiver<Answered>, Slot)>,
 }
 
 impl Drop for Asked<'_> {
@@ -244,6 +272,7 @@ impl Drop for Asked<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use conduit_store::digest::sha256;
     use tokio::io::{AsyncBufReadExt, BufReader};
 
     /// X01
@@ -257,7 +286,7 @@ mod tests {
             let connection = Rc::new(Connection::new(ours, Bounds { in_flight: 1, ..Bounds::default() }).unwrap());
             let ask = |what: &'static str| {
                 let connection = Rc::clone(&connection);
-                tokio::task::spawn_local(async move { connection.ask(what, json!({})).await })
+                tokio::task::spawn_local(async move { connection.ask(None, what, json!({})).await })
             };
             let mut told =
                 async || -> Value { serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap() };
@@ -284,13 +313,48 @@ mod tests {
 
     /// X01
     #[tokio::test]
+    async fn an_execution_whose_questions_hang_leaves_room_for_every_other_one() {
+        let asked = async {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            theirs.set_nonblocking(true).unwrap();
+            let (read, _write) = UnixStream::from_std(theirs).unwrap().into_split();
+            let mut lines = BufReader::new(read).lines();
+            let bounds = Bounds { in_flight: 3, in_flight_of_execution: 2, ..Bounds::default() };
+            let connection = Rc::new(Connection::new(ours, bounds).unwrap());
+            let ask = |of: &str, what: &'static str| {
+                let (connection, of) = (Rc::clone(&connection), ExecutionId::from_digest(&sha256(of.as_bytes())));
+                tokio::task::spawn_local(async move { connection.ask(Some(&of), what, json!({})).await })
+            };
+            let hanging: Vec<_> = (0..40).map(|_| ask("one", "hang")).collect();
+            let other = ask("other", "short");
+            let mut told = Vec::new();
+            for _ in 0..3 {
+                let line: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+                told.push(line["method"].as_str().unwrap().to_owned());
+            }
+            told.sort();
+            assert_eq!(told, ["hang", "hang", "short"]);
+            assert_eq!(connection.shared.waiting.borrow().len(), 3);
+
+            connection.end("over");
+            for question in hanging.into_iter().chain([other]) {
+                assert!(question.await.unwrap().is_err(), "whoever waits for a place hears of the end, too");
+            }
+            let last = connection.shared.share(&ExecutionId::from_digest(&sha256(b"third")));
+            assert_eq!((connection.shared.shares.borrow().len(), last.available_permits()), (1, 2));
+        };
+        tokio::task::LocalSet::new().run_until(asked).await;
+    }
+
+    /// X01
+    #[tokio::test]
     async fn a_question_that_was_dropped_before_it_was_sent_is_forgotten_and_not_cancelled() {
         let asked = async {
             let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
             let connection = Rc::new(Connection::new(ours, Bounds::default()).unwrap());
             let writing = connection.shared.write.lock().await;
             let task = Rc::clone(&connection);
-            let question = tokio::task::spawn_local(async move { task.ask("late", json!({})).await });
+            let question = tokio::task::spawn_local(async move { task.ask(None, "late", json!({})).await });
             while !connection.is_busy() {
                 tokio::task::yield_now().await;
             }

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
+use conduit_api::ExecutionId;
 use conduit_toolbelt::packages::Installed;
 use conduit_toolbelt::registry::Registration;
 use serde::Serialize;
@@ -78,10 +79,11 @@ impl InstalledPackage {
 }
 
 impl Package {
-    /// Asks its process, which is started if none runs, and keeps to the deadline. An answer that `read` cannot make anything
-    /// of is a fault of the process, which ends for it.
+    /// Asks its process on behalf of an execution, if it is one. The process is started if none runs, and kept to the
+    /// deadline. An answer that `read` cannot make anything of is a fault of the process, which ends for it.
     async fn ask<P: Serialize, T>(
         self: &Rc<Self>,
+        of: Option<&ExecutionId>,
         method: &str,
         params: P,
         deadline: Duration,
@@ -89,7 +91,7 @@ impl Package {
     ) -> Result<T, Failure> {
         let running = self.running().await?;
         running.last_use.set(Instant::now());
-        let answered = timeout(deadline, running.connection.ask(method, params))
+        let answered = timeout(deadline, running.connection.ask(of, method, params))
             .await
             .unwrap_or_else(|_| Err(Failure::Failed("it took too long".into())));
         running.last_use.set(Instant::now());
@@ -165,7 +167,7 @@ impl Package {
             "package": {"name": self.row.name, "version": self.row.version.to_string()},
             "limits": {"line_bytes": self.bounds.line_bytes, "in_flight": self.bounds.in_flight},
         });
-        let said = connection.ask(method::INITIALIZE, params).await.map_err(|failure| failure.to_string())?;
+        let said = connection.ask(None, method::INITIALIZE, params).await.map_err(|failure| failure.to_string())?;
         let said: Initialized = conduit_api::json::from_value(said)
             .map_err(|refused| format!("its answer to `initialize` is none: {refused}"))?;
         if !VERSIONS.contains(&said.protocol_version) {
@@ -256,7 +258,7 @@ impl Running {
         self.closing.set(true);
         let goes = async {
             // Whatever it answers, it may go.
-            let _ = self.connection.ask(method::SHUTDOWN, json!({})).await;
+            let _ = self.connection.ask(None, method::SHUTDOWN, json!({})).await;
             self.connection.end("it was told to end");
             self.process.ended().await;
         };
@@ -286,17 +288,23 @@ impl Extension for InstalledPackage {
 
     fn invoke<'a>(&'a self, call: &'a Invocation) -> Answer<'a, Result<Invoked, Failure>> {
         let deadline = self.0.bounds.handler;
-        Box::pin(async move { self.0.ask(method::INVOKE, timed(call, deadline), deadline, protocol::invoked).await })
+        let of = Some(&call.authority.execution_id);
+        Box::pin(
+            async move { self.0.ask(of, method::INVOKE, timed(call, deadline), deadline, protocol::invoked).await },
+        )
     }
 
     fn gate<'a>(&'a self, call: &'a GateCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         let deadline = self.0.bounds.gate;
-        Box::pin(async move { self.0.ask(method::GATE, timed(call, deadline), deadline, protocol::gated).await })
+        let of = Some(&call.authority.execution_id);
+        Box::pin(async move { self.0.ask(of, method::GATE, timed(call, deadline), deadline, protocol::gated).await })
     }
 
     fn start_gate<'a>(&'a self, call: &'a StartCall) -> Answer<'a, Result<GateAnswer, Failure>> {
         let deadline = self.0.bounds.gate;
-        Box::pin(async move { self.0.ask(method::START_GATE, timed(call, deadline), deadline, protocol::gated).await })
+        Box::pin(
+            async move { self.0.ask(None, method::START_GATE, timed(call, deadline), deadline, protocol::gated).await },
+        )
     }
 
     fn validate<'a>(&'a self, settings: &'a Value) -> Answer<'a, Result<Vec<SettingFault>, Failure>> {
@@ -304,23 +312,27 @@ impl Extension for InstalledPackage {
         let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
         // The only kind there is; it leaves room for others.
         let params = json!({"kind": "settings", "settings": settings, "deadline_ms": deadline_ms});
-        Box::pin(async move { self.0.ask(method::VALIDATE, params, deadline, protocol::validated).await })
+        Box::pin(async move { self.0.ask(None, method::VALIDATE, params, deadline, protocol::validated).await })
     }
 
     fn plan<'a>(&'a self, call: &'a PlanCall) -> Answer<'a, Result<Plan, Failure>> {
         let deadline = self.0.bounds.executor;
-        Box::pin(async move { self.0.ask(method::PLAN, timed(call, deadline), deadline, protocol::planned).await })
+        Box::pin(
+            async move { self.0.ask(None, method::PLAN, timed(call, deadline), deadline, protocol::planned).await },
+        )
     }
 
     fn interpret<'a>(&'a self, call: &'a EndCall) -> Answer<'a, Result<SegmentEnd, Failure>> {
         let deadline = self.0.bounds.executor;
-        Box::pin(
-            async move { self.0.ask(method::INTERPRET, timed(call, deadline), deadline, protocol::interpreted).await },
-        )
+        Box::pin(async move {
+            self.0.ask(None, method::INTERPRET, timed(call, deadline), deadline, protocol::interpreted).await
+        })
     }
 
     fn act<'a>(&'a self, action: &'a Action) -> Answer<'a, Result<Value, Failure>> {
         let deadline = self.0.bounds.handler;
-        Box::pin(async move { self.0.ask(method::ACTION, timed(action, deadline), deadline, protocol::acted).await })
+        Box::pin(
+            async move { self.0.ask(None, method::ACTION, timed(action, deadline), deadline, protocol::acted).await },
+        )
     }
 }

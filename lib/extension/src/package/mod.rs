@@ -33,6 +33,8 @@ pub struct Bounds {
     pub line_bytes: usize,
     /// Requests that wait for an answer; more wait to be sent.
     pub in_flight: usize,
+    /// Those of one execution among them, so that others are asked while its own hang.
+    pub in_flight_of_execution: usize,
     /// Until `initialize` is answered.
     pub initialize: Duration,
     /// One operation or action.
@@ -58,6 +60,7 @@ impl Default for Bounds {
         Self {
             line_bytes: 2 << 20,
             in_flight: 32,
+            in_flight_of_execution: 8,
             initialize: Duration::from_secs(10),
             handler: HANDLER_TIME_MAX,
             validate: VALIDATE_TIME_MAX,
