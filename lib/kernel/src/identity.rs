@@ -49,6 +49,9 @@ pub struct Resources {
     /// Whether it leaves no core file, whatever it dies of.
     #[serde(default, skip_serializing_if = "is_false")]
     pub no_core: bool,
+    /// Whether neither it nor what it starts gains a privilege from a file that it runs (set-user-ID, file capabilities).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub no_new_privileges: bool,
 }
 
 impl Resources {

@@ -54,7 +54,11 @@ pub(crate) fn bound(command: &mut Command, resources: Resources) {
         lower(Resource::Data, resources.memory_bytes_max)?;
         lower(Resource::Nofile, resources.files_max)?;
         lower(Resource::Fsize, resources.file_bytes_max)?;
-        lower(Resource::Core, resources.no_core.then_some(0))
+        lower(Resource::Core, resources.no_core.then_some(0))?;
+        if resources.no_new_privileges {
+            rustix::thread::set_no_new_privs(true)?;
+        }
+        Ok(())
     };
     // SAFETY: as above: plain system calls on copies of numbers.
     unsafe { command.pre_exec(prepare) };

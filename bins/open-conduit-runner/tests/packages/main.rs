@@ -65,8 +65,10 @@ fn a_package_runs_under_the_limits_of_its_manifest() {
         let world = World::new();
         let odd = world.package("limits");
         let Ok(Invoked::Output(limits)) = odd.invoke(&world.call("odd.do", json!({}))).await else { panic!("it says") };
-        let expected =
-            json!({"memory": [96 << 20, 96 << 20], "files": [64, 64], "file": [2 << 20, 2 << 20], "core": [0, 0]});
+        let expected = json!({
+            "memory": [96 << 20, 96 << 20], "files": [64, 64], "file": [2 << 20, 2 << 20], "core": [0, 0],
+            "no_new_privileges": true,
+        });
         assert_eq!(limits, expected);
         world.pool.close().await;
     });

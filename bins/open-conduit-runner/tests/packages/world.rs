@@ -76,7 +76,9 @@ while True:
     elif mode == "limits":
         import resource
         kinds = {"memory": resource.RLIMIT_DATA, "files": resource.RLIMIT_NOFILE, "file": resource.RLIMIT_FSIZE, "core": resource.RLIMIT_CORE}
-        answer(id, {"output": {name: list(resource.getrlimit(kind)) for name, kind in kinds.items()}})
+        said = {name: list(resource.getrlimit(kind)) for name, kind in kinds.items()}
+        status = open("/proc/self/status").read()
+        answer(id, {"output": said | {"no_new_privileges": "NoNewPrivs:\t1" in status}})
     elif mode == "hoard":
         # It would stop by itself at a gigabyte, so that a limit that does not hold does no harm.
         held = [bytearray(b"x" * (8 << 20)) for _ in range(128)]

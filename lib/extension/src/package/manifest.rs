@@ -60,6 +60,7 @@ impl Limits {
             files_max: Some(self.files),
             file_bytes_max: Some(self.file_mib << 20),
             no_core: true,
+            no_new_privileges: true,
         }
     }
 }
