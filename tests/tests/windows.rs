@@ -1,6 +1,6 @@
 //! The replay window: the scheduler dies before, behind and after the handler of a package's operation that leaves a trace
 //! outside the suite. What may run again does, once for each death; what may not is in doubt until an operator says what
-//! happened (T14, design §9.5).
+//! happened (T14).
 //!
 //! Needs the programs with failpoints, which `tests/run` builds into a folder of their own.
 

@@ -1,4 +1,4 @@
-//! The extension host's socket on the wire: how a worker passes a call on (design §2). Owner-only, and of no use to anyone
+//! The extension host's socket on the wire: how a worker passes a call on. Owner-only, and of no use to anyone
 //! who has no execution's token: the host decides again about every call.
 
 use serde::{Deserialize, Serialize};

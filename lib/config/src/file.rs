@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Longest chain of symbolic links that leads to the configuration file.
 const LINKS_MAX: usize = 16;
 
-/// The operator's configuration file. A link to it is followed, and what it leads to is replaced beside itself (design §9.17).
+/// The operator's configuration file. A link to it is followed, and what it leads to is replaced beside itself.
 #[derive(Debug, Clone)]
 pub(crate) struct ConfigFile {
     path: PathBuf,

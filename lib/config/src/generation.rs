@@ -1,7 +1,7 @@
 //! Generations: their rows in the store, and their bytes in owner-only, digest-named files.
 //!
 //! The store keeps a hash and a redacted snapshot; what an executor is given does not enter it
-//! here (design §9.20). The kernel keeps it from a segment's admission to its end.
+//! here. The kernel keeps it from a segment's admission to its end.
 
 use conduit_api::ScopeId;
 use conduit_store::{Now, Read, StateDir, Write, column_id, digest, named_params};

@@ -1,7 +1,7 @@
 //! Lists of grants: operations, `@toolset`s, and either denied with `!` (S01).
 //!
 //! A list is kept as it was written, and beside it stands what it comes to in this release and this generation. A denial
-//! wins wherever it stands (design §9.20). What a toolset holds is narrowed to the ceiling, never refused (S03).
+//! wins wherever it stands. What a toolset holds is narrowed to the ceiling, never refused (S03).
 
 use std::sync::Arc;
 

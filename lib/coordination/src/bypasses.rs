@@ -1,4 +1,4 @@
-//! Break-glass (design §9.7): times in which gates are not asked, by an administrator's word, for an hour at most.
+//! Break-glass: times in which gates are not asked, by an administrator's word, for an hour at most.
 //!
 //! A bypass ends by the boot clock, so that no step of the wall clock keeps gates open, and with the boot itself. Each is
 //! told in an Event of every scope that it concerns, in the transaction that makes it true.

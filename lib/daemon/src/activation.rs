@@ -190,7 +190,7 @@ fn bind(path: &Path, kind: SocketType) -> Result<OwnedFd, ApiError> {
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
             .map_err(failed)?;
-    // Linux gives the file that bind(2) makes the mode of the socket: never bind, then chmod (design §9.2).
+    // Linux gives the file that bind(2) makes the mode of the socket: never bind, then chmod.
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     rustix::net::bind(&socket, &address).map_err(failed)?;

@@ -37,7 +37,7 @@ pub struct Authority {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Invocation {
     pub operation: String,
-    /// Names the request: the same one is the same request, also after a crash (design §9.5).
+    /// Names the request: the same one is the same request, also after a crash.
     pub request_id: String,
     pub input: Map<String, Value>,
     pub authority: Authority,
@@ -101,7 +101,7 @@ pub struct GateCall {
     pub request_id: String,
     pub input: Map<String, Value>,
     pub authority: Authority,
-    /// Names the exact call: Work, operation and input, whatever the request ID and the execution. A decision is bound to it (design §9.7).
+    /// Names the exact call: Work, operation and input, whatever the request ID and the execution. A decision is bound to it.
     /// SHA-256, 64 lower-case hex digits.
     pub call_digest: String,
     /// The settings of the gate's extension, in the generation that the call was decided by.
@@ -182,7 +182,7 @@ pub struct Action {
     pub name: String,
     /// The scope that it is done in; the extension is active there.
     pub scope_id: ScopeId,
-    /// Names the request: the same one is the same request, also after a crash (design §9.5).
+    /// Names the request: the same one is the same request, also after a crash.
     pub request_id: String,
     pub input: Map<String, Value>,
     /// `operator:<name>` (M06).
@@ -196,7 +196,7 @@ pub trait Extension {
     /// What it adds; asked once.
     fn registration(&self) -> Registration;
 
-    /// Carries out one of its operations, or translates it. The same `request_id` may come again (design §9.5).
+    /// Carries out one of its operations, or translates it. The same `request_id` may come again.
     fn invoke<'a>(&'a self, call: &'a Invocation) -> Answer<'a, Result<Invoked, Failure>>;
 
     /// Judges a call of somebody else's operation (G02). Error: what makes the host refuse the call by itself (G04).

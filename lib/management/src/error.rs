@@ -31,7 +31,7 @@ impl Error {
         Self::new(Code::NotFound, format!("there is no such {what}"))
     }
 
-    /// What the caller is told. A fault of the host is logged here, once, with its causes (design §6).
+    /// What the caller is told. A fault of the host is logged here, once, with its causes.
     pub(crate) fn into_api(self, request_id: &str) -> ApiError {
         let told = self.told();
         if told.code.status() >= 500 {

@@ -1,4 +1,4 @@
-//! The extension host's socket, `host.sock`: workers pass calls of extensions' operations on to it (design §2).
+//! The extension host's socket, `host.sock`: workers pass calls of extensions' operations on to it.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

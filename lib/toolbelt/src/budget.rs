@@ -1,4 +1,4 @@
-//! Budgets: what one execution may use up (design §9.9). The bounds are its binding's, pinned in its token; what is used up is
+//! Budgets: what one execution may use up. The bounds are its binding's, pinned in its token; what is used up is
 //! counted in the transaction that uses it, and calls in the process that serves its socket.
 //!
 //! An execution whose binding bounds nothing has no row here and pays nothing.

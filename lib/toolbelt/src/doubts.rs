@@ -1,4 +1,4 @@
-//! Doubts: requests of which nobody knows whether they were carried out, and an operator's word about one (design §9.5).
+//! Doubts: requests of which nobody knows whether they were carried out, and an operator's word about one.
 //!
 //! Only what is in doubt can be resolved: a request that a handler works on at this moment is none of an operator's business.
 

@@ -1,4 +1,4 @@
-//! Decisions for operators: why a call ended as it did, and whether one would be allowed now (design §9.3).
+//! Decisions for operators: why a call ended as it did, and whether one would be allowed now.
 //!
 //! Nothing is decided here. The rules are those of [`RULES`] and of the lease, asked in their order: what is shown of
 //! a call that was made follows from the rule in its record, what is shown beforehand from the same facts as a call's.

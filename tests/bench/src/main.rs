@@ -1,4 +1,4 @@
-//! What the suite costs, as ratios against floors that the same run measures on the same machine (design §8).
+//! What the suite costs, as ratios against floors that the same run measures on the same machine.
 //!
 //! A floor and what is compared with it take turns in short blocks, so that both meet the same machine. Everything
 //! measured is the real suite: real programs, real sockets, a real disk. Nothing here decides whether the suite is

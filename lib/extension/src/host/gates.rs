@@ -1,5 +1,5 @@
 //! Gates: each registration but the owner's is asked before an operation runs, in the order of names, within one deadline
-//! over them all; whatever is not one of the three answers refuses (G02–G04, design §9.7).
+//! over them all; whatever is not one of the three answers refuses (G02–G04).
 
 use std::rc::Rc;
 use std::time::Duration;

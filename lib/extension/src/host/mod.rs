@@ -185,7 +185,7 @@ impl ExtensionHost {
         self.toolbelt.borrow_mut().finish_history();
     }
 
-    /// Answers like the same request, which another caller made first (design §9.4). `None` when that caller lost its
+    /// Answers like the same request, which another caller made first. `None` when that caller lost its
     /// authority: that says nothing about this one's, so it is decided anew.
     fn attached(&self, call: &HostCall, caller: &TokenRecord, ended: Ended) -> Option<Result<CallResponse, ApiError>> {
         let Ended { gate, answer } = ended;

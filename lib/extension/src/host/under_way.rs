@@ -1,4 +1,4 @@
-//! Requests that this host carries out at this moment, so that the same one attaches to the first (design §9.4).
+//! Requests that this host carries out at this moment, so that the same one attaches to the first.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

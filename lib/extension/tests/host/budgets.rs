@@ -50,7 +50,7 @@ async fn a_request_that_came_to_nothing_costs_nothing_and_one_that_runs_again_co
     .await;
 }
 
-/// T17, design 9.9
+/// T17
 #[tokio::test]
 async fn a_translated_emission_counts_like_one_of_its_own() {
     locally(async {

@@ -1,4 +1,4 @@
-//! Break-glass at the host: while it holds no gate is asked, and each call's record says so (design §9.7).
+//! Break-glass at the host: while it holds no gate is asked, and each call's record says so.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! What a gate's yes uses up: taken in the commit of the intent, given back in the one that withdraws it (G07, design §9.7).
+//! What a gate's yes uses up: taken in the commit of the intent, given back in the one that withdraws it (G07).
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! Decisions: why a call ended as it did, and whether one would be allowed now (design §9.3). Neither changes anything.
+//! Decisions: why a call ended as it did, and whether one would be allowed now. Neither changes anything.
 
 use conduit_api::views::ExplainView;
 use conduit_api::{ExecutionId, ScopeId};

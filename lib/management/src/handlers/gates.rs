@@ -1,4 +1,4 @@
-//! Gates: which are asked, and break-glass, an administrator's word that for a while none is (design §9.7).
+//! Gates: which are asked, and break-glass, an administrator's word that for a while none is.
 
 use conduit_api::BypassId;
 use conduit_api::views::{BypassRequest, BypassView, GatesView};

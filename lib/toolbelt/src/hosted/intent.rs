@@ -1,4 +1,4 @@
-//! Intents: requests whose handler may run, or may have run, and whose result is not on record (T14, design §9.5).
+//! Intents: requests whose handler may run, or may have run, and whose result is not on record (T14).
 //!
 //! A row is committed before a handler runs and goes in the transaction that records its result. One that a host left
 //! behind tells the next host that the effect may be there: an idempotent operation is run again, any other is in doubt

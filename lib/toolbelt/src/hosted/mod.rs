@@ -108,7 +108,7 @@ impl Admitted {
         self.snapshot.settings(extension)
     }
 
-    /// Names the exact call, whatever its request ID: what a gate's decision is bound to (design §9.7). It names the Work
+    /// Names the exact call, whatever its request ID: what a gate's decision is bound to. It names the Work
     /// and not the execution, since a Work that waited goes on in another one where its executor cannot resume.
     pub fn call_digest(&self) -> Sha256Digest {
         let work = self.token().work.as_str().as_bytes();
@@ -218,7 +218,7 @@ impl Hosted {
         self.access.store.read(|r| operators::find(r, digest))
     }
 
-    /// Whether gates are not asked about `scope` at this moment, by an administrator's word (design §9.7).
+    /// Whether gates are not asked about `scope` at this moment, by an administrator's word.
     pub fn bypassed(&mut self, scope: &ScopeId) -> Result<bool> {
         Ok(self.access.store.read(|r| bypasses::holds(r, scope, Clock.now()))?)
     }

@@ -113,7 +113,7 @@ pub struct OperationSpec {
     pub summary: String,
     /// JSON Schema of the input, which is an object.
     pub input: Value,
-    /// Whether the handler may run again for the same request after a crash (T14, design §9.5).
+    /// Whether the handler may run again for the same request after a crash (T14).
     #[serde(default = "yes")]
     pub idempotent: bool,
     #[serde(default)]
