@@ -51,11 +51,16 @@ pub struct Part(Child);
 impl Part {
     /// Starts the part and waits until it says that it is ready.
     pub fn start(args: &[&std::ffi::OsStr]) -> Result<Self> {
-        let mut child =
-            Command::new(std::env::current_exe()?).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut part = Self::spawn(args)?;
         let mut ready = [0; 6];
-        child.stdout.as_mut().ok_or("no standard output")?.read_exact(&mut ready)?;
-        Ok(Self(child))
+        part.0.stdout.as_mut().ok_or("no standard output")?.read_exact(&mut ready)?;
+        Ok(part)
+    }
+
+    /// Starts a part that answers lines, and says nothing before that.
+    pub fn spawn(args: &[&std::ffi::OsStr]) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        Ok(Self(command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
     }
 
     pub fn pid(&self) -> Result<i32> {
@@ -70,11 +75,16 @@ impl Part {
     pub fn exchange(&mut self, line: &str) -> Result<Duration> {
         let input = self.0.stdin.as_mut().ok_or("no standard input")?;
         let output = self.0.stdout.as_mut().ok_or("no standard output")?;
-        let mut answer = vec![0; line.len()];
+        let mut answer = [0; 4096];
         let begun = Instant::now();
         input.write_all(line.as_bytes())?;
-        output.read_exact(&mut answer)?;
-        Ok(begun.elapsed())
+        loop {
+            match output.read(&mut answer)? {
+                0 => return Err("it ended".into()),
+                read if answer[..read].ends_with(b"\n") => return Ok(begun.elapsed()),
+                _ => {}
+            }
+        }
     }
 
     fn answer(&mut self) -> Result<u64> {

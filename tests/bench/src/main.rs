@@ -11,6 +11,7 @@ mod extensions;
 mod floors;
 mod measures;
 mod package;
+mod roundtrip;
 mod table;
 
 use std::path::PathBuf;
@@ -47,9 +48,6 @@ enum Part {
     /// Write down when this process began to run
     #[command(hide = true)]
     Stamp { folder: PathBuf },
-    /// Return each line
-    #[command(hide = true)]
-    Pipe,
     /// Speak the extension protocol, with as many operations
     #[command(hide = true)]
     Package { name: String, operations: usize },
@@ -74,7 +72,6 @@ fn main() -> ExitCode {
         Some(Part::Echo { socket }) => floors::echo_server(&socket),
         Some(Part::Writer { database, millis }) => floors::writer(&database, Duration::from_millis(millis)),
         Some(Part::Stamp { folder }) => floors::stamp(&folder),
-        Some(Part::Pipe) => package::pipe(),
         Some(Part::Package { name, operations }) => package::serve(&name, operations),
         None => bench(args.bin_dir, args.quick).map(|table| print!("{table}")),
     };

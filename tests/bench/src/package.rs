@@ -65,14 +65,3 @@ pub fn serve(name: &str, count: usize) -> Result<()> {
     }
     Ok(())
 }
-
-/// Returns each line as it came: a round trip through a pipe, without anything in it.
-pub fn pipe() -> Result<()> {
-    println!("ready");
-    let mut out = std::io::stdout().lock();
-    for line in std::io::stdin().lock().lines() {
-        writeln!(out, "{}", line?)?;
-        out.flush()?;
-    }
-    Ok(())
-}
